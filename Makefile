@@ -1,0 +1,29 @@
+# make test      the suite, in .venv/ with every extra      make test-all  the long tests too
+# make lint      ruff and mypy                              make bench     the benchmarks
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: test test-all lint bench clean
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[all,dev]'
+	touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m "long or not long"
+
+bench: $(STAMP)
+	for b in rank update overhead; do $(BIN)/python benchmarks/$$b.py; done
+
+clean:
+	rm -rf .venv build dist *.egg-info src/*.egg-info
