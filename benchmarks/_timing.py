@@ -1,0 +1,35 @@
+"""Interleaved timing: every candidate is run once a round, so a slow spell of the machine falls on all of them alike."""
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one candidate over all rounds."""
+
+    name: str
+    minimum: float
+    median: float
+    rounds: int
+
+    def __str__(self) -> str:
+        return f"{self.name:<32} min {self.minimum * 1e3:10.2f} ms   median {self.median * 1e3:10.2f} ms   ({self.rounds} rounds)"
+
+
+def interleave(
+    candidates: Mapping[str, Callable[[], object]], rounds: int = 5, warmup: int = 1
+) -> dict[str, Timing]:
+    """Times each candidate `rounds` times, one after the other within a round; `warmup` rounds are not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(warmup + rounds):
+        for name, run in candidates.items():
+            start = time.perf_counter()
+            run()
+            spent = time.perf_counter() - start
+            if turn >= warmup:
+                seconds[name].append(spent)
+    return {n: Timing(n, min(s), statistics.median(s), len(s)) for n, s in seconds.items()}
