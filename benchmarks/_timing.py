@@ -1,4 +1,4 @@
-"""Interleaved timing: every candidate is run once a round, so a slow spell of the machine falls on all of them alike."""
+"""Interleaved timing: each candidate runs once a round, so a slow spell of the machine falls on all alike."""
 from __future__ import annotations
 
 import statistics
@@ -17,7 +17,8 @@ class Timing:
     rounds: int
 
     def __str__(self) -> str:
-        return f"{self.name:<32} min {self.minimum * 1e3:10.2f} ms   median {self.median * 1e3:10.2f} ms   ({self.rounds} rounds)"
+        low, mid = self.minimum * 1e3, self.median * 1e3
+        return f"{self.name:<32} min {low:10.2f} ms   median {mid:10.2f} ms   ({self.rounds} rounds)"
 
 
 def interleave(
