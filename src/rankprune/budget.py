@@ -1,0 +1,80 @@
+"""How many weights stay: in all, and in each layer.
+
+kept = round-half-even(N (1 - sparsity)); fractions become integers by largest remainder; no layer falls to zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+Distribution = Literal["global", "uniform", "er", "erk"]
+DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
+
+
+def kept(total: int, sparsity: float) -> int:
+    """Number of weights that stay of `total`."""
+    return round(total * (1.0 - sparsity))
+
+
+def layer_densities(shapes: Sequence[Sequence[int]], sparsity: float, distribution: str = "erk") -> list[float]:
+    """Density of each layer so that the whole has density 1 - sparsity.
+
+    uniform: the same everywhere. er: in proportion to (n_in + n_out) / (n_in n_out) (Mocanu et al. 2018). erk: in proportion
+    to the sum over the product of all dimensions (Evci et al. 2020). A layer whose share exceeds 1 is dense and the others
+    share the rest.
+    """
+    density = 1.0 - sparsity
+    if distribution == "uniform":
+        return [density] * len(shapes)
+    if distribution not in ("er", "erk"):
+        raise ValueError(f"distribution {distribution!r} has no layer densities of its own: use uniform, er or erk")
+    sizes = [math.prod(shape) for shape in shapes]
+    raw = [sum(shape if distribution == "erk" else shape[:2]) / math.prod(shape if distribution == "erk" else shape[:2])
+           for shape in shapes]  # fmt: skip
+    dense: set[int] = set()
+    while len(dense) < len(shapes):
+        free = [i for i in range(len(shapes)) if i not in dense]
+        epsilon = (density * sum(sizes) - sum(sizes[i] for i in dense)) / sum(raw[i] * sizes[i] for i in free)
+        peak = max(raw[i] for i in free)
+        if epsilon * peak <= 1.0:
+            return [1.0 if i in dense else epsilon * raw[i] for i in range(len(shapes))]
+        dense |= {i for i in free if raw[i] == peak}
+    return [1.0] * len(shapes)
+
+
+def layer_counts(shapes: Sequence[Sequence[int]], total_kept: int, distribution: str = "erk") -> list[int]:
+    """Integer number of weights that stay in each layer; they sum to `total_kept`."""
+    sizes = [math.prod(shape) for shape in shapes]
+    sparsity = 1.0 - total_kept / sum(sizes)
+    shares = [d * n for d, n in zip(layer_densities(shapes, sparsity, distribution), sizes)]
+    return at_least_one(largest_remainder(shares, total_kept, sizes))
+
+
+def largest_remainder(shares: Sequence[float], total: int, capacity: Sequence[int]) -> list[int]:
+    """Integers near `shares` that sum to `total` and stay within `capacity`; ties go to the earlier one."""
+    counts = [min(math.floor(share), limit) for share, limit in zip(shares, capacity)]
+    order = sorted(range(len(counts)), key=lambda i: (counts[i] - shares[i], i))
+    step = 1 if sum(counts) <= total else -1
+    if step < 0:  # only rounding noise brings us here: take from those that least deserve it
+        order.reverse()
+    while sum(counts) != total:
+        before = sum(counts)
+        for i in order:
+            if sum(counts) != total and 0 <= counts[i] + step <= capacity[i]:
+                counts[i] += step
+        if sum(counts) == before:
+            raise ValueError(f"{total} weights do not fit into layers of {sum(capacity)} in all")
+    return counts
+
+
+def at_least_one(counts: Sequence[int]) -> list[int]:
+    """Give each empty layer one weight, taken from the largest."""
+    counts = list(counts)
+    for i in [i for i, count in enumerate(counts) if count == 0]:
+        largest = max(range(len(counts)), key=lambda j: (counts[j], -j))
+        if counts[largest] > 1:
+            counts[largest] -= 1
+            counts[i] = 1
+    return counts

@@ -1,0 +1,58 @@
+"""Step -> value, as pure functions; and the one grammar for hyper-parameters and step numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+Schedule = Callable[[int], float]
+Value = float | Schedule  # a hyper-parameter: a number, or a callable of the optimizer step
+Step = int | float | str  # 500, 0.8 or "80%"
+
+
+def value_at(value: Value, step: int) -> float:
+    """The hyper-parameter at this optimizer step."""
+    return float(value(step)) if callable(value) else float(value)
+
+
+def as_step(step: Step, total_steps: int, name: str = "step") -> int:
+    """An int is a step; a float in [0, 1] or a string such as "80%" is a share of `total_steps`."""
+    if isinstance(step, bool):
+        raise ValueError(f"{name}={step} is not a step: give an int, a share such as 0.8, or '80%'")
+    if isinstance(step, int):
+        found = step
+    else:
+        try:
+            share = float(step.rstrip("%")) / 100 if isinstance(step, str) and step.endswith("%") else float(step)
+        except ValueError:
+            raise ValueError(f"{name}={step!r} is not a step: give an int, a share such as 0.8, or '80%'") from None
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"{name}={step!r} is outside the run: a share lies in 0..1 (an int counts steps)")
+        # 0.9 * 10 is 9.000…; the tiny lift keeps shares such as 0.29 * 100 from falling to 28.
+        found = math.floor(share * total_steps + 1e-9)
+    if found < 0:
+        raise ValueError(f"{name}={step!r} lies before the run: steps count from 0")
+    return found
+
+
+def cosine(start: float, end: float, steps: int) -> Schedule:
+    """From `start` at step 0 to `end` at `steps`, flat afterwards: (1 + cos)/2."""
+    return lambda step: end + (start - end) * (1 + math.cos(math.pi * _share(step, steps))) / 2
+
+
+def linear(start: float, end: float, steps: int) -> Schedule:
+    return lambda step: start + (end - start) * _share(step, steps)
+
+
+def cubic(start: float, end: float, steps: int) -> Schedule:
+    """Zhu & Gupta 2017: fast at first, flat at the end."""
+    return lambda step: end + (start - end) * (1 - _share(step, steps)) ** 3
+
+
+def exponential(start: float, end: float, steps: int) -> Schedule:
+    """A constant ratio a step; `start` and `end` are positive."""
+    return lambda step: start * (end / start) ** _share(step, steps)
+
+
+def _share(step: int, steps: int) -> float:
+    return min(max(step / steps, 0.0), 1.0) if steps > 0 else 1.0
