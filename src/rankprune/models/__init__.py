@@ -1,0 +1,10 @@
+"""Models by name: the CIFAR networks of the pruning literature, and any model of torchvision or timm."""
+
+from __future__ import annotations
+
+from rankprune.models import cifar_resnet, vgg, vit  # noqa: F401  importing registers the names
+from rankprune.models.errors import ModelError, WeightsError
+from rankprune.models.registry import create_model, list_models
+from rankprune.models.weights import load_weights
+
+__all__ = ["ModelError", "WeightsError", "create_model", "list_models", "load_weights"]
