@@ -99,7 +99,7 @@ def test_truncated(tmp_path: Path, state: dict[str, torch.Tensor], suffix: str, 
     check_refused(path, rf"^w.{suffix} is damaged, cut short or no weights file")
 
 
-@pytest.mark.parametrize("content", [b"hello, I am a text file", b"\x89PNG\r\n\x1a\n" + bytes(50), bytes(100)], ids=["text", "png", "zeros"])
+@pytest.mark.parametrize("content", [b"hello", b"\x89PNG\r\n\x1a\n" + bytes(50), bytes(99)], ids=["text", "png", "0"])
 def test_not_a_checkpoint(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w.pt").write_bytes(content)
     check_refused(tmp_path / "w.pt", "w.pt is damaged")

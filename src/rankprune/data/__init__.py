@@ -1,0 +1,9 @@
+"""Data by name: the embedded Fashion-MNIST slice, CIFAR-10 in its official files, and folders of images."""
+
+from __future__ import annotations
+
+from rankprune.data.base import IGNORE, DataModule
+from rankprune.data.errors import DataError
+from rankprune.data.load import list_data, load_data
+
+__all__ = ["IGNORE", "DataError", "DataModule", "list_data", "load_data"]

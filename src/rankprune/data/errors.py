@@ -1,0 +1,28 @@
+"""What the data room raises on bad input, and the checksum test that most of it comes from."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+
+class DataError(ValueError):
+    """Data that cannot be read; the message is one sentence for the user."""
+
+
+def read_verified(path: Path, digest: str) -> bytes:
+    """The bytes of ``path``, once their ``"algorithm:hex"`` digest is found right."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{path} is missing: fetch it again.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
+    algorithm, _, expected = digest.partition(":")
+    found = hashlib.new(algorithm, raw, usedforsecurity=False).hexdigest()
+    if found != expected:
+        raise DataError(
+            f"{path} is corrupt ({len(raw)} bytes whose {algorithm} begins {found[:8]} and not {expected[:8]}): "
+            "fetch it again."
+        )
+    return raw

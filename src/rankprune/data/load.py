@@ -1,0 +1,74 @@
+"""``load_data``: a data set by name, behind the one interface."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from rankprune.data.base import STATISTICS, DataModule
+from rankprune.data.cifar10 import download_cifar10, read_cifar10
+from rankprune.data.errors import DataError
+from rankprune.data.fashion import read_fashion
+from rankprune.data.imagefolder import FolderData
+from rankprune.data.memory import MemoryData
+from rankprune.data.sampling import Sampling
+
+_NAMES = ("cifar10", "fashion", "imagefolder")
+
+
+def list_data() -> list[str]:
+    return list(_NAMES)
+
+
+def load_data(
+    name: str,
+    root: str | Path | None = None,
+    *,
+    image_size: int | None = None,
+    batch_size: int = 128,
+    seed: int = 0,
+    augment: bool = True,
+    normalize: str | None = None,
+    limit_train: int | None = None,
+    limit_test: int | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+    download: bool = False,
+) -> DataModule:
+    """Open ``"fashion"`` (embedded), ``"cifar10"`` or ``"imagefolder"`` (both in the folder ``root``).
+
+    ``image_size``: 28 or 14 for fashion, 32 or 16 for cifar10, any (224) for imagefolder. ``batch_size`` counts one
+    rank's samples. ``normalize`` takes another data set's mean and std ("cifar10", "fashion", "imagenet"), as
+    weights trained with them need. The limits keep so many images, spread over the set. ``workers`` decode an
+    imagefolder; ``download`` fetches a missing cifar10 (call it on one rank first).
+    """
+    if name not in _NAMES:
+        nearest = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]
+        raise DataError(f"There is no data set named {name!r}: the nearest is {nearest!r}, of {', '.join(_NAMES)}.")
+    if normalize is not None and normalize not in STATISTICS:
+        raise DataError(f"normalize={normalize!r} is unknown: it is one of {', '.join(STATISTICS)}.")
+    if name == "fashion":
+        images = read_fashion()
+    elif root is None:
+        raise DataError(f"The data set {name} is read from a folder: give it as root (--data DIR).")
+    elif name == "imagefolder":
+        return FolderData(
+            Path(root),
+            224 if image_size is None else image_size,
+            batch_size,
+            seed,
+            rank,
+            world_size,
+            normalize or "imagenet",
+            augment,
+            (limit_train, limit_test),
+            workers,
+        )
+    else:
+        if download:
+            download_cifar10(Path(root))
+        images = read_cifar10(Path(root))
+    images = images.limited(limit_train, limit_test).at_size(image_size, name)
+    sampling = Sampling(len(images.train_labels), len(images.test_labels), batch_size, seed, rank, world_size)
+    return MemoryData(name, images, 10, sampling, normalize or name, augment)
