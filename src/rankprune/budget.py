@@ -21,9 +21,9 @@ def kept(total: int, sparsity: float) -> int:
 def layer_densities(shapes: Sequence[Sequence[int]], sparsity: float, distribution: str = "erk") -> list[float]:
     """Density of each layer so that the whole has density 1 - sparsity.
 
-    uniform: the same everywhere. er: in proportion to (n_in + n_out) / (n_in n_out) (Mocanu et al. 2018). erk: in proportion
-    to the sum over the product of all dimensions (Evci et al. 2020). A layer whose share exceeds 1 is dense and the others
-    share the rest.
+    uniform: the same everywhere. er: in proportion to (n_in + n_out) / (n_in n_out) (Mocanu et al. 2018). erk: in
+    proportion to the sum over the product of all dimensions (Evci et al. 2020). A layer whose share exceeds 1 is dense
+    and the others share the rest.
     """
     density = 1.0 - sparsity
     if distribution == "uniform":
@@ -31,8 +31,8 @@ def layer_densities(shapes: Sequence[Sequence[int]], sparsity: float, distributi
     if distribution not in ("er", "erk"):
         raise ValueError(f"distribution {distribution!r} has no layer densities of its own: use uniform, er or erk")
     sizes = [math.prod(shape) for shape in shapes]
-    raw = [sum(shape if distribution == "erk" else shape[:2]) / math.prod(shape if distribution == "erk" else shape[:2])
-           for shape in shapes]  # fmt: skip
+    counted = [tuple(shape) if distribution == "erk" else tuple(shape[:2]) for shape in shapes]
+    raw = [sum(dims) / math.prod(dims) for dims in counted]
     dense: set[int] = set()
     while len(dense) < len(shapes):
         free = [i for i in range(len(shapes)) if i not in dense]

@@ -1,0 +1,107 @@
+"""From what a user says (a name, an object, a mapping) to groups of sites with checked budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from . import budget as budgets
+from ._discover import find_sites, matches_name
+from ._registry import create, method_info
+from .method import Extra, Group, Method
+
+
+def build_groups(
+    model: nn.Module,
+    method: Any,
+    sparsity: float | None,
+    total_steps: int,
+    dense: Iterable[Any],
+    seed: int,
+    extras: Sequence[Extra],
+    example: Any,
+    hyper: Mapping[str, Any],
+) -> tuple[list[Group], dict[str, str]]:
+    if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
+        raise ValueError(f"total_steps={total_steps!r} is not a number of optimizer steps: give an int of 1 or more")
+    sites, left_out = find_sites(model, dense)
+    if not sites:
+        raise ValueError(f"{type(model).__name__} has no prunable weight: no Conv, Linear or attention weight is left")
+    rules: Mapping[str, Any] = method if isinstance(method, Mapping) else {"*": method}
+    groups = []
+    for glob, spec in rules.items():
+        mine = [s for s in sites if matches_name(glob, s.name)]
+        sites = [s for s in sites if s not in mine]
+        if not mine:
+            raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
+        groups.append(Group(as_method(spec, sparsity, hyper), mine, total_steps, seed, tuple(extras)))
+    left_out |= {site.name: "no method named for it" for site in sites}
+    for group in groups:
+        check(group)
+    if any(group.method.budget == "macs" for group in groups):
+        set_costs(model, example, groups)
+    return groups, left_out
+
+
+def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Method:
+    """A method object of our own, with its sparsity, from a name, a mapping of its fields or an object."""
+    if isinstance(spec, str):
+        made: Method = create(method_info(spec).cls, hyper)
+    elif isinstance(spec, Mapping):
+        fields = dict(spec)
+        if "method" not in fields:
+            raise ValueError(f"{dict(spec)} names no method: add 'method'")
+        made = create(method_info(fields.pop("method")).cls, {**hyper, **fields})
+    elif isinstance(spec, Method):
+        if hyper:
+            raise ValueError(f"{next(iter(hyper))} goes into the method object itself, not beside it")
+        made = spec
+    else:
+        raise TypeError(f"method={spec!r} is neither a name nor a method nor a mapping of globs to them")
+    return replace(made, sparsity=made.sparsity if made.sparsity is not None else sparsity)
+
+
+def check(group: Group) -> None:
+    """All that can be wrong with a method's settings, before anything is touched."""
+    method, name = group.method, group.method.info.name
+    check_sparsity(method.sparsity, optional=method.info.name == "static")
+    if method.distribution not in budgets.DISTRIBUTIONS:
+        raise ValueError(f"distribution={method.distribution!r} is unknown: use {', '.join(budgets.DISTRIBUTIONS)}")
+    if method.budget not in ("weights", "macs"):
+        raise ValueError(f"budget={method.budget!r} is unknown: use 'weights' or 'macs'")
+    if method.budget == "macs" and method.distribution != "global":
+        raise ValueError(f"budget='macs' needs distribution='global', {name} has {method.distribution!r}")
+    if "data" in method.info.needs:
+        raise ValueError(f"{name} needs data: call rankprune.prune(model, {name!r}, data=…, loss_fn=…) first")
+    total = sum(site.numel for site in group.sites)
+    if method.sparsity is not None and budgets.kept(total, method.sparsity) < len(group.sites):
+        raise ValueError(
+            f"sparsity={method.sparsity} leaves {budgets.kept(total, method.sparsity)} of {total} weights for "
+            f"{len(group.sites)} layers: each needs at least one, so ask for less"
+        )
+    method.updates(group.total_steps)
+
+
+def check_sparsity(sparsity: Any, optional: bool = False) -> None:
+    if sparsity is None and optional:
+        return
+    if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)) or not 0.0 < sparsity < 1.0:
+        raise ValueError(f"sparsity={sparsity!r} is not between 0 and 1: 0.98 leaves 2 % of the weights")
+
+
+def set_costs(model: nn.Module, example: Any, groups: Sequence[Group]) -> None:
+    """What one weight costs in MACs: the output positions it is used at."""
+    if example is None:
+        raise ValueError("budget='macs' needs example=, an input of the model, to count with")
+    from .flops import positions
+
+    found = positions(model, example)
+    for site in [s for g in groups if g.method.budget == "macs" for s in g.sites]:
+        if not found.get(site.name):
+            raise ValueError(f"{site.name} took no part in the example's forward pass: leave it out with dense=")
+        site.cost = found[site.name]
+
+

@@ -1,0 +1,149 @@
+"""The weights one method works on, with their budget; and what composes with any method."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from . import budget as budgets
+from ._site import Site
+from .topk import keep_largest, select
+
+if TYPE_CHECKING:
+    from .method import Method
+
+ScoreOf = Callable[[Site], Tensor]
+
+
+class Extra:
+    """Something that composes with any method. Each hook is optional."""
+
+    name: ClassVar[str] = "extra"
+
+    def score(self, site: Site, score: Tensor) -> Tensor:
+        """Change the score by which weights stay."""
+        return score
+
+    def reserve(self, site: Site) -> Tensor | None:
+        """Positions that stay whatever their score."""
+        return None
+
+    def before_step(self, site: Site) -> None:
+        """Just before an optimizer step: `site.parameter.grad` may be changed in place."""
+
+    def after_step(self, site: Site) -> None:
+        """Just after an optimizer step: `site.weight` may be changed in place; zeros stay zero."""
+
+
+@dataclass(eq=False)
+class Group:
+    """The weights one method works on, with their budget. The core owns it; a method reads it and sets masks."""
+
+    method: Method
+    sites: list[Site]
+    total_steps: int
+    seed: int
+    extras: Sequence[Extra] = ()
+    step: int = 0  # the optimizer step this update belongs to, from 1
+    final: int = 0  # budget at the end, in weights (or MACs)
+    budget: int = 0  # the declared budget now
+    retry: bool = False  # the last update met NaN or Inf and waits
+
+    @property
+    def total(self) -> int:
+        return sum(site.numel * site.cost for site in self.sites)
+
+    def spent(self) -> int:
+        return sum(site.kept() * site.cost for site in self.sites)
+
+    def updates(self) -> Sequence[int]:
+        return self.method.updates(self.total_steps)
+
+    def update_number(self) -> int:
+        """Which update this is, from 0. A retried update has the number of the one it stands for."""
+        return bisect.bisect_right(self.updates(), self.step) - 1
+
+    def scored(self, site: Site, score: ScoreOf, among: Tensor | None = None) -> Callable[[], Tensor]:
+        """The score as selection consumes it: a tensor of its own, extras applied, what is not `among` at the end."""
+
+        def make() -> Tensor:
+            values = score(site)
+            if any(values.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in site.tensors()):
+                values = values.clone()
+            for extra in self.extras:
+                values = extra.score(site, values)
+            if site.reserved is not None:
+                values = values.masked_fill_(site.reserved, torch.inf)
+            return values if among is None else values.masked_fill_(~among, -torch.inf)
+
+        return make
+
+    def keep(self, site: Site, score: ScoreOf, count: int, among: Tensor | None = None) -> Tensor:
+        """Mask of the `count` best of a site by score."""
+        return keep_largest(self.scored(site, score, among), count, shards=site.shards)
+
+    def counts(self, score: ScoreOf, budget: int) -> list[int]:
+        """How many weights stay in each site: by the fixed distribution, or by score over all (active ones first)."""
+        sizes = [site.numel for site in self.sites]
+        if self.method.distribution != "global":
+            return budgets.layer_counts([site.shape for site in self.sites], budget, self.method.distribution)
+        costs = [site.cost for site in self.sites]
+        macs = self.method.budget == "macs"
+        active = [site.kept() for site in self.sites]
+        reachable = min(budget, sum(a * c for a, c in zip(active, costs)))
+
+        def per_cost(site: Site) -> Tensor:
+            return score(site) / site.cost if macs else score(site)
+
+        wide = any(site.weight.dtype == torch.float64 for site in self.sites)
+        cut = select([self.scored(site, per_cost, site.mask) for site in self.sites], reachable, costs,
+                     [site.shards for site in self.sites], torch.float64 if wide else torch.float32)  # fmt: skip
+        counts = cut.counts
+        if reachable < budget:  # fewer are active than may stay: the rest is shared out over what is free
+            free = [n - c for n, c in zip(sizes, counts)]
+            share = (budget - reachable) / sum(f * c for f, c in zip(free, costs))
+            extra = budgets.largest_remainder([f * share for f in free], round(sum(free) * share), free)
+            counts = [a + b for a, b in zip(counts, extra)]
+        counts = budgets.at_least_one(counts)
+        while macs and sum(n * c for n, c in zip(counts, costs)) > budget:  # what the floors cost too much
+            counts[max(range(len(counts)), key=lambda i: (counts[i], -i))] -= 1
+        return counts
+
+    def run_update(self) -> None:
+        """Let the method set its masks for `step`."""
+        self._reserve()
+        self.method.update(self)
+        for site in self.sites:
+            site.scratch = None
+
+    def _reserve(self) -> None:
+        for site in self.sites:
+            site.seed, site.step = self.seed, self.step
+            held = [mask for extra in self.extras if (mask := extra.reserve(site)) is not None]
+            site.reserved = torch.stack(held).any(0) if held else None
+
+    def start(self) -> None:
+        """Masks at attach."""
+        self._reserve()
+        self.method.start(self)
+
+    def at_target(self) -> bool:
+        """Exactly the final budget; with MACs, whose steps are coarse, the selection that was declared final."""
+        spent = self.spent()
+        return spent == self.final if self.method.budget == "weights" else self.budget == self.final >= spent
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Cut the smallest weights at once so that the final budget holds."""
+
+        def magnitude(site: Site) -> Tensor:
+            return site.weight.abs()
+
+        for site, count in zip(self.sites, self.counts(magnitude, self.final)):
+            site.mask.copy_(self.keep(site, magnitude, count, among=site.mask))
+        self.budget = self.final

@@ -1,0 +1,67 @@
+"""Weights that are sharded over ranks (FSDP2): the local part, and how the parts count together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a tensor that lies here: the tensor itself unless it is a DTensor."""
+    return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def sharded(tensor: Tensor, name: str) -> RowShards | None:
+    """How this tensor is shared out by rows, or None where every rank has all of it."""
+    if not _is_sharded(tensor):
+        return None
+    placements: tuple[Any, ...] = tensor.placements  # type: ignore[attr-defined]
+    dims = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
+    if not dims:
+        return None
+    if len(dims) > 1 or not placements[dims[0]].is_shard(0):
+        raise ValueError(f"{name} is sharded as {placements}: only rows (Shard(0), as fully_shard does) are supported")
+    return RowShards(tensor.device_mesh.get_group(dims[0]), tensor)  # type: ignore[attr-defined]
+
+
+class RowShards:
+    """One tensor split by rows in rank order; histograms and counts travel, the tensor itself only for `gather`."""
+
+    def __init__(self, group: dist.ProcessGroup, tensor: Tensor) -> None:
+        self.group = group
+        self.shape = tensor.shape
+        self.rank = dist.get_rank(group)
+        mine = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=local(tensor).device)
+        mine[self.rank] = local(tensor).shape[0]
+        self.rows: list[int] = self.sum(mine).tolist()
+
+    def sum(self, counts: Tensor) -> Tensor:
+        counts = counts.clone()
+        dist.all_reduce(counts, group=self.group)
+        return counts
+
+    def before(self, count: int) -> int:
+        """How many were counted on the ranks before this one."""
+        mine = torch.zeros(len(self.rows), dtype=torch.int64)
+        mine[self.rank] = count
+        return int(self.sum(mine)[: self.rank].sum())
+
+    def gather(self, part: Tensor) -> Tensor:
+        """The whole tensor from its parts (padded to equal size for the wire)."""
+        most = max(self.rows)
+        padded = part.new_zeros((most, *part.shape[1:]))
+        padded[: part.shape[0]] = part
+        parts = [torch.empty_like(padded) for _ in self.rows]
+        dist.all_gather(parts, padded, group=self.group)
+        return torch.cat([p[:r] for p, r in zip(parts, self.rows)])
+
+    def scatter(self, whole: Tensor) -> Tensor:
+        """This rank's part of the whole tensor."""
+        return whole.split(self.rows)[self.rank]
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return hasattr(tensor, "placements") and hasattr(tensor, "to_local")

@@ -1,0 +1,125 @@
+"""One prunable weight, and what the core and the methods may see of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ._sharding import RowShards, local
+
+Kind = Literal["conv", "linear", "attention"]
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+
+
+def canonical(name: str) -> str:
+    """A parameter's name without the prefixes that DDP, torch.compile and others put into it."""
+    for wrapper in _WRAPPERS:
+        name = name.removeprefix(wrapper).replace("." + wrapper, ".")
+    return name
+
+
+def seeded(seed: int, step: int, name: str) -> torch.Generator:
+    """A generator keyed by (seed, step, name): the same on every rank and after every resume."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{name}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+@dataclass(eq=False)
+class Site:
+    """A weight with its mask. The parameter is looked up at use, so that whoever replaces it is followed."""
+
+    name: str  # as in named_parameters()
+    module: nn.Module
+    attribute: str
+    kind: Kind
+    mask: Tensor
+    transposed: bool = False
+    cost: int = 1  # what one weight costs of the budget: 1, or its MACs
+    shards: RowShards | None = None
+    optimizer: Optimizer | None = None  # the one that steps this weight
+    state: dict[str, Any] = field(default_factory=dict)  # the method's own; saved with the masks
+    seed: int = 0
+    step: int = 0  # the optimizer step of the update that is under way, from 1 (0: at attach)
+    scratch: Tensor | None = None  # the method's own, during one update
+    grad_scale: Tensor | None = None  # of a GradScaler whose optimizer unscales by itself
+    reserved: Tensor | None = None  # positions an extra holds whatever their score
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return getattr(self.module, self.attribute)
+
+    @property
+    def key(self) -> str:
+        return canonical(self.name)
+
+    @property
+    def weight(self) -> Tensor:
+        """The values (of this rank's part), without gradient tracking."""
+        return local(self.parameter.detach())
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.parameter.shape
+
+    @property
+    def numel(self) -> int:
+        return self.parameter.numel()
+
+    @property
+    def grad(self) -> Tensor:
+        """The dense gradient the optimizer sees: accumulated, all-reduced, unscaled; zeros where there is none."""
+        grad = self.parameter.grad
+        if grad is None:
+            return torch.zeros_like(self.weight)
+        grad = local(grad).detach()
+        return grad if self.grad_scale is None else grad / self.grad_scale.to(grad)
+
+    def count(self, mask: Tensor) -> int:
+        """True entries of a mask of this site, over all ranks that share it."""
+        count = torch.count_nonzero(mask)
+        return int(self.shards.sum(count) if self.shards else count)
+
+    def kept(self) -> int:
+        return self.count(self.mask)
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that belongs to this site and must not be written over."""
+        grad = self.parameter.grad
+        held = [self.weight, *(v for v in self.state.values() if isinstance(v, Tensor))]
+        return held if grad is None else [*held, local(grad)]
+
+    def random(self) -> Tensor:
+        """Uniform numbers of the weight's shape, keyed by (seed, step, name)."""
+        numbers = torch.rand(self.shape, generator=seeded(self.seed, self.step, self.key))
+        return self.part(numbers).to(self.weight.device)
+
+    def whole(self, part: Tensor) -> Tensor:
+        """The full tensor of which `part` lies here."""
+        return self.shards.gather(part) if self.shards else part
+
+    def part(self, whole: Tensor) -> Tensor:
+        """What lies here of a full tensor."""
+        return self.shards.scatter(whole) if self.shards else whole
+
+    def optimizer_state(self) -> list[Tensor]:
+        """The optimizer's tensors of the weight's shape: momenta and moments, whatever their names."""
+        state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
+        return [local(v) for v in state.values() if isinstance(v, Tensor) and v.shape == self.shape]
+
+    @torch.no_grad()
+    def hide_all(self) -> None:
+        """Exact zeros outside the mask, in the weight and in the optimizer's state."""
+        for tensor in (self.weight, *self.optimizer_state()):
+            self.hide(tensor)
+
+    @torch.no_grad()
+    def hide(self, tensor: Tensor) -> None:
+        """Write exact zeros, in place, outside the mask: a NaN there is gone as well."""
+        if self.mask.device != tensor.device:
+            self.mask = self.mask.to(tensor.device)
+        torch.where(self.mask, tensor, tensor.new_zeros(()), out=tensor)

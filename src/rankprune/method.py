@@ -1,0 +1,249 @@
+"""What a method is: the ladder Score -> DropGrow -> Masked -> Latent, and the group of weights it works on.
+
+A method says only what is its own: a score, two scores, a mask or a reparametrisation. The clock, budgets, exact
+selection, optimizer state and checkpoints are the core's. Pick the lowest rung that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from . import budget as budgets
+from ._group import Extra, Group
+from ._registry import MethodInfo, list_methods, method_info, register
+from ._site import Site
+from .schedules import Step, Value, as_step, cosine, value_at
+
+__all__ = [
+    "DropGrow",
+    "Extra",
+    "Gradual",
+    "Group",
+    "Latent",
+    "Masked",
+    "Method",
+    "MethodInfo",
+    "Periodic",
+    "Score",
+    "Site",
+    "list_methods",
+    "method_info",
+    "register",
+]
+
+
+@dataclass
+class Method:
+    """Base of all methods: hyper-parameters are dataclass fields, state lives in the sites."""
+
+    info: ClassVar[MethodInfo]
+    instead: ClassVar[bool] = False  # the mask update replaces that optimizer step (RigL, RPG), or follows it
+
+    sparsity: float | None = None
+    distribution: str = field(default="global", kw_only=True)
+    budget: str = field(default="weights", kw_only=True)  # or "macs"
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        """The optimizer steps (from 1) at which masks are updated."""
+        return ()
+
+    def replaces_step(self) -> bool:
+        return self.instead
+
+    def final_budget(self, group: Group) -> int:
+        """The budget at the end, in weights (or MACs)."""
+        assert self.sparsity is not None
+        return budgets.kept(group.total, self.sparsity)
+
+    def start(self, group: Group) -> None:
+        """Set the masks at attach; dense unless a method says otherwise."""
+
+    def update(self, group: Group) -> None:
+        """Set the masks of the update at `group.step`."""
+
+    def reached_at(self, group: Group) -> int:
+        """The step whose update reaches the final budget."""
+        return group.updates()[-1] if group.updates() else 0
+
+
+@dataclass
+class Periodic:
+    """Mix-in: updates at every, 2 every, … below `update_end`."""
+
+    every: int = field(default=100, kw_only=True)
+    update_end: Step | None = field(default=None, kw_only=True)
+
+    def default_end(self, total_steps: int) -> int:
+        return total_steps + 1
+
+    def end(self, total_steps: int) -> int:
+        if self.update_end is None:
+            return min(self.default_end(total_steps), total_steps + 1)
+        return min(as_step(self.update_end, total_steps, "update_end"), total_steps + 1)
+
+    def updates(self, total_steps: int) -> range:
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
+        steps = range(self.every, self.end(total_steps), self.every)
+        if not steps:
+            raise ValueError(
+                f"no mask update fits: total_steps={total_steps} with every={self.every} and updates before step "
+                f"{self.end(total_steps)}; lower every or train longer"
+            )
+        return steps
+
+
+@dataclass
+class Gradual(Periodic):
+    """Mix-in: the budget falls from all weights to the final one along a schedule over the updates.
+
+    Update u (from 0) aims at density d^(u/U), or the cubic of Zhu & Gupta, with U = prune_end // every, and at d from
+    u = U on; the last update lands on d whatever the numbers.
+    """
+
+    prune_end: Step = field(default=0.9, kw_only=True)
+    density_schedule: Literal["exponential", "cubic"] = field(default="exponential", kw_only=True)
+
+    def start(self, group: Group) -> None:
+        """Dense: the budget falls with the updates."""
+
+    def default_end(self, total_steps: int) -> int:
+        """Just past the update that reaches the final density."""
+        return (self._ramp(total_steps) + 1) * self.every + 1
+
+    def _ramp(self, total_steps: int) -> int:
+        return as_step(self.prune_end, total_steps, "prune_end") // self.every
+
+    def scheduled(self, group: Group) -> int:
+        """The budget of the update at `group.step`."""
+        number, ramp = group.update_number(), self._ramp(group.total_steps)
+        if number >= min(ramp, len(group.updates()) - 1):
+            return group.final
+        final = group.final / group.total
+        if self.density_schedule == "exponential":
+            density = final ** (number / ramp)
+        elif self.density_schedule == "cubic":
+            density = final + (1 - final) * (1 - number / ramp) ** 3
+        else:
+            raise ValueError(f"density_schedule={self.density_schedule!r} is unknown: use 'exponential' or 'cubic'")
+        return round(group.total * density)
+
+    def reached_at(self, group: Group) -> int:
+        steps = group.updates()
+        return steps[min(self._ramp(group.total_steps), len(steps) - 1)]
+
+
+@dataclass
+class Score(Method):
+    """The weights with the largest score stay: at once, or along a schedule (see `Gradual`)."""
+
+    def score(self, site: Site) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} needs a score(site)")
+
+    def start(self, group: Group) -> None:
+        if not group.updates():
+            self.update(group)
+
+    def update(self, group: Group) -> None:
+        group.budget = self.scheduled(group) if isinstance(self, Gradual) else group.final
+        for site, count in zip(group.sites, group.counts(self.score, group.budget)):
+            site.mask.copy_(group.keep(site, self.score, count, among=site.mask))
+
+
+@dataclass
+class DropGrow(Periodic, Method):
+    """Drop the worst active weights of each layer and grow as many elsewhere: two scores and a fraction.
+
+    In the order of the RigL and RPG papers: each layer's count is set (by the budget), the `fraction` of it with the
+    lowest drop score leaves, and the best by grow score among all that is not kept enters; what was out enters at 0.
+    """
+
+    grow: Value = field(default=0.3, kw_only=True)
+
+    def drop_score(self, site: Site) -> Tensor:
+        return site.weight.abs()
+
+    def grow_score(self, site: Site) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} needs a grow_score(site)")
+
+    def fraction(self, group: Group) -> float:
+        """Share of a layer to exchange: cosine-annealed from `grow` to 0 at the end of updates."""
+        return cosine(value_at(self.grow, group.step), 0.0, self.end(group.total_steps))(group.step)
+
+    def layer_counts(self, group: Group) -> list[int]:
+        """What each layer has after the update: unchanged unless a method schedules it."""
+        return [site.kept() for site in group.sites]
+
+    def start(self, group: Group) -> None:
+        """A random mask with the final budget."""
+        group.budget = group.final
+        for site, count in zip(group.sites, group.counts(Site.random, group.budget)):
+            site.mask.copy_(group.keep(site, Site.random, count))
+
+    def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
+        """The part of a layer that certainly stays."""
+        return group.keep(site, self.drop_score, count - int(count * self.fraction(group)), among=site.mask)
+
+    def update(self, group: Group) -> None:
+        for site, count in zip(group.sites, self.layer_counts(group)):
+            if count < site.kept():
+                site.mask.copy_(group.keep(site, self.drop_score, count, among=site.mask))
+                site.hide(site.weight)  # what falls out here restarts from 0, even if it is grown at once
+            kept = self.kept_of(group, site, count)
+            grown = group.keep(site, self.grow_score, count - site.count(kept), among=kept.logical_not())
+            site.mask.copy_(kept.logical_or_(grown))
+
+
+@dataclass
+class Masked(Method):
+    """Full control: return a mask for each site."""
+
+    def masks(self, group: Group) -> Sequence[Tensor]:
+        raise NotImplementedError(f"{type(self).__name__} needs masks(group)")
+
+    def update(self, group: Group) -> None:
+        for site, mask in zip(group.sites, self.masks(group)):
+            site.mask.copy_(mask)
+        group.budget = group.spent()
+
+
+@dataclass
+class Latent(Method):
+    """The optimizer trains a dense latent; the weight holds its sparse image through forward and backward.
+
+    The latent lives in `site.state["latent"]`. By default the image is the latent under a mask of its largest entries,
+    chosen at every step along the schedule, and the gradient passes straight through.
+    """
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        return range(1, total_steps + 1)
+
+    def score(self, site: Site) -> Tensor:
+        return site.state["latent"].abs()
+
+    def effective(self, site: Site) -> Tensor:
+        """The weight the network sees, zero outside `site.mask`."""
+        return torch.where(site.mask, site.state["latent"], 0.0)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        """The latent's gradient from the weight's; linear in it, since it may still carry a loss scale."""
+        return grad
+
+    def scheduled(self, group: Group) -> int:
+        return group.final
+
+    def update(self, group: Group) -> None:
+        group.budget = self.scheduled(group)
+        for site in group.sites:
+            site.mask.fill_(True)  # a latent that was out may return
+        for site, count in zip(group.sites, group.counts(self.score, group.budget)):
+            site.mask.copy_(group.keep(site, self.score, count))
+
+    def start(self, group: Group) -> None:
+        for site in group.sites:
+            site.state["latent"] = site.weight.clone()

@@ -1,0 +1,18 @@
+"""One-shot magnitude pruning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..method import Score, Site, register
+
+
+@register("magnitude", paper="Janowsky 1989; Han et al. 2015, arXiv:1506.02626", family="magnitude", moves=False)
+@dataclass
+class Magnitude(Score):
+    """Cut the smallest weights once, at the start, then train what is left."""
+
+    def score(self, site: Site) -> Tensor:
+        return site.weight.abs()

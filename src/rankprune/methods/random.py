@@ -1,0 +1,18 @@
+"""One-shot random pruning: the floor every method must beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..method import Score, Site, register
+
+
+@register("random", paper="Liu et al. 2022, arXiv:2202.02643", family="at initialisation", moves=False)
+@dataclass
+class Random(Score):
+    """Cut weights by lot once, at the start, then train what is left."""
+
+    def score(self, site: Site) -> Tensor:
+        return site.random()

@@ -1,0 +1,30 @@
+"""SET, sparse evolutionary training (Mocanu et al. 2018)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from ..method import DropGrow, Group, Site, register
+from ..schedules import value_at
+
+
+@register("set", paper="Mocanu et al. 2018, arXiv:1707.04780", family="drop and grow")
+@dataclass
+class SET(DropGrow):
+    """Start sparse at random; drop the weights nearest zero on either side and grow as many at random."""
+
+    distribution: str = field(default="erk", kw_only=True)
+
+    def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
+        """All but the share of the smallest positive and of the smallest negative weights."""
+        kept, share = site.mask.new_zeros(site.mask.shape), value_at(self.grow, group.step)
+        for sign in (site.weight >= 0, site.weight < 0):
+            active = site.mask & sign
+            size = site.count(active)
+            kept |= group.keep(site, self.drop_score, size - int(share * size), among=active)
+        return kept
+
+    def grow_score(self, site: Site) -> Tensor:
+        return site.random()

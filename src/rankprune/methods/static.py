@@ -1,0 +1,24 @@
+"""A fixed mask: for fine-tuning a network that is sparse already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..method import Group, Score, Site, register
+
+
+@register("static", paper="", family="magnitude", moves=False)
+@dataclass
+class Static(Score):
+    """Keep the zeros that are there; where a higher sparsity is asked for, cut the smallest weights once."""
+
+    def final_budget(self, group: Group) -> int:
+        for site in group.sites:
+            site.mask.copy_(site.weight != 0)
+        found = group.spent()
+        return found if self.sparsity is None else min(found, super().final_budget(group))
+
+    def score(self, site: Site) -> Tensor:
+        return site.weight.abs()

@@ -1,0 +1,95 @@
+"""Without a training loop: prune at once, scan the layers, re-estimate BatchNorm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ._attach import build_groups
+from ._registry import method_info
+from ._site import Site
+from ._summary import Layer, Report
+from .method import Method, Score
+from .topk import keep_largest
+
+
+@torch.no_grad()
+def prune(
+    model: nn.Module,
+    method: str | Method = "magnitude",
+    *,
+    sparsity: float,
+    distribution: str = "global",
+    seed: int = 0,
+    dense: Iterable[str | type[nn.Module]] = (),
+    data: Iterable[Any] | None = None,
+    loss_fn: Callable[..., Tensor] | None = None,
+) -> Report:
+    """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static"."""
+    info = method_info(method) if isinstance(method, str) else method.info
+    hyper = {"distribution": distribution} if isinstance(method, str) else {}
+    if not issubclass(info.cls, Score) or info.moves:
+        raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
+    if (data is None and "data" in info.needs) or (loss_fn is None and "loss" in info.needs):
+        raise ValueError(f"{info.name} needs {' and '.join(sorted(info.needs))}: pass data= and loss_fn=")
+    groups, left_out = build_groups(model, method, sparsity, 1, dense, seed, (), None, hyper)
+    (group,) = groups
+    group.final = group.method.final_budget(group)
+    group.start()
+    for site in group.sites:
+        site.hide(site.weight)
+    layers = [Layer(s.name, tuple(s.shape), s.numel, s.kept(), info.name) for s in group.sites]
+    return Report(layers, left_out)
+
+
+@torch.no_grad()
+def sensitivity(
+    model: nn.Module,
+    evaluate: Callable[[nn.Module], float],
+    sparsities: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.98),
+    dense: Iterable[str | type[nn.Module]] = (),
+) -> dict[str, dict[float, float]]:
+    """What `evaluate(model)` gives with one layer at a time cut by magnitude; the model is left as it was."""
+    groups, _ = build_groups(model, "magnitude", 0.5, 1, dense, 0, (), None, {})
+    found: dict[str, dict[float, float]] = {}
+    for site in groups[0].sites:
+        found[site.name] = {sparsity: _with_layer_cut(model, site, sparsity, evaluate) for sparsity in sparsities}
+    return found
+
+
+def _with_layer_cut(model: nn.Module, site: Site, sparsity: float, evaluate: Callable[[nn.Module], float]) -> float:
+    before = site.weight.clone()
+    try:
+        site.mask = keep_largest(before.abs(), max(1, round(site.numel * (1 - sparsity))), shards=site.shards)
+        site.hide(site.weight)
+        return float(evaluate(model))
+    finally:
+        site.weight.copy_(before)
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = None) -> None:
+    """Re-estimate BatchNorm's running statistics as plain averages over the loader's batches (inputs, or tuples of them)."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    modes = {module: module.training for module in model.modules()}
+    momenta = {norm: norm.momentum for norm in norms}
+    device = next(model.parameters()).device
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # None: the cumulative average
+        norm.train()
+    try:
+        for i, batch in enumerate(loader):
+            if i == batches:
+                break
+            inputs = batch[0] if isinstance(batch, (list, tuple)) else batch
+            model(inputs.to(device))
+    finally:
+        for norm, momentum in momenta.items():
+            norm.momentum = momentum
+        for module, training in modes.items():
+            module.training = training
