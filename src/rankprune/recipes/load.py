@@ -1,0 +1,141 @@
+"""A recipe by name or path, with overrides, resolved and checked; every mistake is one sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from rankprune.method import method_info
+
+from . import yaml_file
+from .errors import RecipeError, closest, nearest
+from .names import find, list_recipes, merge, settings, task, tasks
+from .schema import Method, Recipe
+
+from pydantic import BaseModel, TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
+
+# Where data lie and how often a run is saved do not make it another run.
+_NOT_IN_HASH = {"data": {"root", "workers", "download"}, "save": True}
+
+
+def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
+    """`name` is one of `list_recipes()` or a YAML file; an override is `key=value`, the key dotted."""
+    values = raw(str(name))
+    for override in overrides:
+        values = merge(values, parse_override(override))
+    return check(values)
+
+
+def raw(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The values of a recipe with its bases resolved, not yet checked."""
+    if name in seen:
+        raise RecipeError(f"The recipe {name} is its own base: {' -> '.join([*seen, name])}.")
+    row = find(name)
+    if row is not None:
+        return {"name": name, **settings(row)}
+    if name in tasks():
+        return {"name": name, **{k: v for k, v in task(name).items() if k != "family"}}
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        close = closest(name, list_recipes())
+        way_out = f"did you mean {close!r}?" if close else "`rankprune recipes` lists them, and a path ends in .yaml."
+        raise RecipeError(f"There is no recipe {name!r}: {way_out}")
+    own = yaml_file.read(path)
+    base = own.pop("base", None)
+    if base is None:
+        return {"name": path.stem, **own}
+    if not isinstance(base, str):
+        raise RecipeError(f"base={base!r} in {path} is not the name of a recipe.")
+    beside = path.parent / base  # a file is named from where its heir lies
+    values = raw(str(beside) if base.endswith((".yaml", ".yml")) else base, (*seen, name))
+    return merge({**values, "name": path.stem}, own)
+
+
+def parse_override(text: str) -> dict[str, Any]:
+    """`optimizer.lr=0.05` as {"optimizer": {"lr": 0.05}}; the value is read as YAML, so it has a type."""
+    key, equals, value = text.partition("=")
+    parts = key.split(".")
+    if not equals or not all(parts):
+        raise RecipeError(f"{text!r} is no override: write key=value, for example optimizer.lr=0.05.")
+    parsed: Any = yaml_file.parse(value, f"The value of {key}")
+    for part in reversed(parts):
+        parsed = {part: parsed}
+    return parsed
+
+
+def check(values: dict[str, Any]) -> Recipe:
+    """The recipe of these values, or one sentence that says what is wrong with them."""
+    name = values.get("name", "the recipe")
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(f"{name}: {_sentence(error)}") from None
+    if recipe.method is not None:
+        recipe = recipe.model_copy(update={"method": _checked(recipe.method, name)})
+    return recipe
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    """Every key, as plain values."""
+    return recipe.model_dump(mode="json")
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """Eight hex digits of all that decides the outcome of a run."""
+    leave_out: dict[str, Any] = dict(_NOT_IN_HASH)
+    if recipe.data.name == "imagefolder":  # there the folder is the data set
+        leave_out["data"] = {"workers", "download"}
+    text = json.dumps(recipe.model_dump(mode="json", exclude=leave_out), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _checked(method: Method, name: str) -> Method:
+    """The method with its hyper-parameters in the types of its class."""
+    try:
+        cls = method_info(method.name).cls
+    except ValueError as error:
+        raise RecipeError(f"{name}: {error}") from None
+    hints = get_type_hints(cls)
+    hints = {f.name: hints[f.name] for f in fields(cls) if f.init and f.name != "sparsity"}
+    typed = {}
+    for key, value in method.hyper.items():
+        if key not in hints:
+            known = [*hints, *Method.model_fields]
+            raise RecipeError(f"{name}: {method.name} has no hyper-parameter {key!r}: {nearest(key, known)}")
+        try:
+            typed[key] = TypeAdapter(hints[key]).validate_python(value)
+        except ValidationError as error:
+            raise RecipeError(f"{name}: method.{key}={value!r} is wrong: {_reason(error.errors()[0])}.") from None
+    return Method(name=method.name, sparsity=method.sparsity, dense=method.dense, **typed)
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    *place, key = [str(part) for part in first["loc"]] or ["recipe"]
+    where = ".".join(place)
+    if first["type"] == "extra_forbidden":
+        return f"there is no key {key!r} in {where or 'a recipe'}: {nearest(key, _keys(place))}"
+    if first["type"] == "missing":
+        return f"{'.'.join([*place, key])} is missing: every run needs it."
+    if first["type"] == "value_error":
+        return f"{first['ctx']['error']!s}."
+    return f"{'.'.join([*place, key])}={first['input']!r} is wrong: {_reason(first)}."
+
+
+def _reason(error: Any) -> str:
+    message: str = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"it should be {message}" if message != error["msg"] else message[0].lower() + message[1:]
+
+
+def _keys(place: Sequence[str]) -> list[str]:
+    """The known keys of a section, by its place in the recipe."""
+    section: type[BaseModel] = Recipe
+    for part in place:
+        annotation: Any = section.model_fields[part].annotation
+        section = next((a for a in get_args(annotation) if isinstance(a, type)), annotation)
+    return list(section.model_fields)
+
