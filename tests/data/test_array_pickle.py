@@ -69,6 +69,6 @@ class Evil:
     ],
 )
 def test_nothing_else_is_built(call: tuple[object, ...], named: str) -> None:
-    for protocol in (2, 4):
+    for protocol in (3, 4, 5):
         with pytest.raises(pickle.UnpicklingError, match=f"asks for {named}"):
             loads_arrays(pickle.dumps({"data": Evil(*call)}, protocol))

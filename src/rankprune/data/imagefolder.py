@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,6 @@ from rankprune.data.base import IGNORE, STATISTICS, Batch, DataModule
 from rankprune.data.errors import DataError
 from rankprune.data.sampling import Sampling, evenly, seed_of
 from rankprune.models.extra import need
-
-# Long enough for a cold disk; a worker that answers nothing for so long never will.
-_TIMEOUT = 600
 
 Key = tuple[int, int]  # (seed of the sample's own randomness, index; -1 is filling)
 
@@ -114,21 +112,34 @@ class FolderData(DataModule):
             collate_fn=_collate,
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
-            timeout=_TIMEOUT if self.workers else 0,
             generator=torch.Generator(),  # else the loader draws its seed from the global one, and resume would differ
         )
         try:
-            for batch in loader:
+            for batch in _start(loader):
                 if isinstance(batch, DataError):
                     raise batch
                 yield tuple(batch)  # type: ignore[misc]
         except RuntimeError as error:
-            if "DataLoader worker" not in str(error) and "DataLoader timed out" not in str(error):
+            if "DataLoader worker" not in str(error):
                 raise
             raise DataError(
-                f"A data worker died or hung ({str(error).partition('.')[0]}), often for lack of memory: "
+                f"A data worker died ({str(error).partition('.')[0]}), often for lack of memory: "
                 f"lower workers={self.workers} or the batch size."
             ) from error
+
+
+def _start(loader: DataLoader) -> Iterator[Any]:
+    """Start the workers, without torch's handler that raises wherever the caller is when one dies.
+
+    In the midst of a training step that would leave it half done. A loader without a timeout looks after its
+    workers every five seconds that it waits for them, so the death is still noticed, between two batches.
+    """
+    number = getattr(signal, "SIGCHLD", None)  # Windows has none
+    before = signal.getsignal(number) if number else None
+    iterator = iter(loader)
+    if number and before is not None and signal.getsignal(number) is not before:
+        signal.signal(number, before)
+    return iterator
 
 
 def _transforms(size: int, statistics: str) -> tuple[Any, Any]:
