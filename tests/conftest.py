@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # tests share tests/_nets.py
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder beside the project with goldens and data; tests that need it are skipped where it is absent."""
+    folder = Path(__file__).resolve().parents[1] / ".." / "shared"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared, which is not part of the project")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Small nets run best on one thread, also on a busy machine."""
+    torch.set_num_threads(1)

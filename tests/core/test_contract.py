@@ -1,0 +1,197 @@
+"""The contract every registered method keeps; each test runs over all of them."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from _nets import NETS, adamw, batch, cnn, sgd, train
+from torch import nn
+
+import rankprune as rp
+from rankprune.budget import kept
+from rankprune.method import Latent
+
+METHODS = rp.list_methods()
+STEPS = 24
+# What a short run needs: an update every three steps. One-shot methods have no clock of their own.
+SHORT = {"every": 3}
+
+
+def hyper(name: str) -> dict[str, Any]:
+    fields = rp.method_info(name).cls.__dataclass_fields__
+    return {key: value for key, value in SHORT.items() if key in fields}
+
+
+def start(name: str, model: nn.Module, optimizer: Any, sparsity: float = 0.9, **options: Any) -> rp.Sparsifier:
+    return rp.attach(model, optimizer, name, sparsity=sparsity, total_steps=STEPS, **{**hyper(name), **options})
+
+
+def check(sp: rp.Sparsifier, model: nn.Module) -> None:
+    """Counts, zeros in weights, zeros in optimizer state."""
+    if all(g.method.info.exact == "always" for g in sp.groups):
+        assert sum(int(m.sum()) for m in sp.masks.values()) == sp.budget
+    for group in sp.groups:
+        for site in group.sites:
+            assert site.weight[~site.mask].count_nonzero() == 0, site.name
+            if not isinstance(group.method, Latent):
+                for tensor in site.optimizer_state():
+                    assert tensor[~site.mask].count_nonzero() == 0, site.name
+
+
+OPTIMIZERS = {
+    "sgd": lambda m: sgd(m),
+    "nesterov": lambda m: sgd(m, nesterov=True),
+    "adam": lambda m: torch.optim.Adam(m.parameters(), 1e-3, weight_decay=1e-2),
+    "adamw": lambda m: adamw(m),
+    "amsgrad": lambda m: adamw(m, amsgrad=True),
+    "foreach": lambda m: adamw(m, foreach=True),
+    "fused": lambda m: adamw(m, fused=True),
+    "fused-sgd": lambda m: sgd(m, fused=True),
+    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), 1e-3, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("make", ["sgd", "adamw"])
+def test_exact_at_every_step_and_at_the_end(name: str, net: str, make: str) -> None:
+    model = NETS[net]()
+    optimizer = OPTIMIZERS[make](model)
+    sp = start(name, model, optimizer)
+    keys = list(model.state_dict())
+    train(model, optimizer, 1, STEPS, lambda _: check(sp, model))
+    assert sp.step == STEPS
+    total = sum(m.numel() for m in sp.masks.values())
+    report = sp.finalize()
+    assert report.kept == kept(total, 0.9) == sum(int(m.sum()) for m in sp.masks.values())
+    assert report.sparsity == pytest.approx(0.9, abs=1 / total)
+    assert min(layer.kept for layer in report.layers) >= 1
+    assert sp.finalize() is report  # idempotent
+    assert list(model.state_dict()) == keys
+    assert all(isinstance(p, nn.Parameter) and p.is_leaf for p in model.parameters())
+    for name_, mask in sp.masks.items():
+        assert dict(model.named_parameters())[name_].detach()[~mask].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["rpg", "gmp", "rigl", "set"])
+def test_every_optimizer(name: str, make: str) -> None:
+    model = cnn()
+    optimizer = OPTIMIZERS[make](model)
+    sp = start(name, model, optimizer)
+    train(model, optimizer, 1, STEPS, lambda _: check(sp, model))
+    sp.finalize()
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("order", ["attach-first", "attach-last"])
+def test_resume_is_bit_exact(name: str, order: str) -> None:
+    model = cnn()
+    optimizer = adamw(model)
+    sp = start(name, model, optimizer)
+    saved: dict[int, bytes] = {}
+
+    def save(step: int) -> None:
+        if step in (2, 3, 11, 23):
+            file = io.BytesIO()
+            torch.save([model.state_dict(), optimizer.state_dict(), sp.state_dict()], file)
+            saved[step] = file.getvalue()
+
+    train(model, optimizer, 1, STEPS, save)
+    for step, data in saved.items():
+        weights, moments, state = torch.load(io.BytesIO(data), weights_only=True)
+        again = cnn(seed=9)
+        other = adamw(again)
+        if order == "attach-last":
+            again.load_state_dict(weights)
+            other.load_state_dict(moments)
+        resumed = start(name, again, other)
+        if order == "attach-first":
+            resumed.load_state_dict(state)
+            again.load_state_dict(weights)
+            other.load_state_dict(moments)
+        else:
+            resumed.load_state_dict(state)
+        assert resumed.step == step
+        train(again, other, step + 1, STEPS)
+        for (key, a), b in zip(model.state_dict().items(), again.state_dict().values()):
+            assert torch.equal(a, b), (step, key)
+        assert all(torch.equal(a, b) for a, b in zip(sp.masks.values(), resumed.masks.values()))
+        resumed.finalize()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_accumulation_is_one_step(name: str) -> None:
+    """Two half batches accumulated are one step: same masks as the whole batch at once, in float64."""
+
+    def run(parts: int) -> tuple[nn.Module, rp.Sparsifier]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.ReLU(), nn.Linear(16, 10)).double()
+        optimizer = sgd(model)
+        options = {"rank_layers": "all"} if name == "rpg" else {}
+        sp = start(name, model, optimizer, **options)
+        for step in range(1, STEPS + 1):
+            x, y = batch(step, torch.float64)
+            for part in range(parts):
+                chunk = slice(part * 8 // parts, (part + 1) * 8 // parts)
+                (nn.functional.cross_entropy(model(x[chunk]), y[chunk]) / parts).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model, sp
+
+    (whole, one), (split, two) = run(1), run(2)
+    assert one.step == two.step == STEPS
+    assert all(torch.equal(a, b) for a, b in zip(one.masks.values(), two.masks.values()))
+    assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(whole.parameters(), split.parameters()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_copies_and_seeds(name: str) -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = start(name, model, optimizer)
+    train(model, optimizer, 1, 7)
+    twin = copy.deepcopy(model)
+    before = {n: p.detach().clone() for n, p in twin.named_parameters()}
+    train(model, optimizer, 8, STEPS)
+    assert all(torch.equal(p, before[n]) for n, p in twin.named_parameters())  # the copy has no hooks of ours
+    train(twin, sgd(twin), 1, 2)
+    vanilla = cnn(seed=5)
+    vanilla.load_state_dict(model.state_dict())
+    sp.finalize()
+    assert sum(int((p != 0).sum()) for n, p in vanilla.named_parameters() if n in sp.masks) <= sp.budget
+
+    def masks(seed: int) -> list[torch.Tensor]:
+        net = cnn()
+        opt = sgd(net)
+        found = start(name, net, opt, seed=seed)
+        train(net, opt, 1, 6)
+        return [m.clone() for m in found.masks.values()]
+
+    assert all(torch.equal(a, b) for a, b in zip(masks(1), masks(1)))
+    if name in ("random", "rigl", "set"):
+        assert not all(torch.equal(a, b) for a, b in zip(masks(1), masks(2)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_closure_is_the_same_as_a_plain_step(name: str) -> None:
+    plain, closed = cnn(dtype=torch.float64), cnn(dtype=torch.float64)
+    first, second = sgd(plain), sgd(closed)
+    one, two = start(name, plain, first), start(name, closed, second)
+    train(plain, first, 1, STEPS)
+    for step in range(1, STEPS + 1):
+        x, y = batch(step, torch.float64)
+
+        def closure() -> torch.Tensor:
+            second.zero_grad()
+            loss = nn.functional.cross_entropy(closed(x), y)  # noqa: B023
+            loss.backward()
+            return loss
+
+        assert second.step(closure) is not None
+    assert one.step == two.step
+    assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), closed.state_dict().values()))
