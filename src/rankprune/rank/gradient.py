@@ -50,6 +50,7 @@ def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
     jobs = iter(sorted(batches.values(), key=lambda members: -_cost(weights[members[0]])))
 
     def drain() -> None:
+        torch.set_num_threads(1)  # in each worker: OpenMP's count belongs to the thread, and a new one starts with all
         for members in jobs:
             work(members)
 
@@ -70,9 +71,8 @@ def _cost(W: Tensor) -> int:
 
 @contextmanager
 def _one_thread_each() -> Iterator[int]:
-    """Torch's thread count is global: 1 while the workers run, put back after."""
+    """The number of threads the workers may share; they set the global count to 1, here it is put back."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     try:
         yield threads
     finally:
