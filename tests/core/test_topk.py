@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from rankprune.topk import keep_largest, select
+
+
+def brute(tensors: list[torch.Tensor], count: int) -> list[torch.Tensor]:
+    """By a stable sort of the concatenation."""
+    flat = torch.cat([t.reshape(-1).double() for t in tensors])
+    mask = torch.zeros(flat.numel(), dtype=torch.bool)
+    mask[torch.argsort(-flat, stable=True)[:count]] = True
+    return [m.view(t.shape) for m, t in zip(mask.split([t.numel() for t in tensors]), tensors)]
+
+
+# A coarse grid makes many ties; wide floats cover signs, subnormals and infinities.
+entries = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=False, width=32))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]))
+def test_selection_is_that_of_a_stable_sort(data: st.DataObject, dtype: torch.dtype) -> None:
+    shapes = data.draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=1, max_size=3))
+    tensors = [torch.from_numpy(data.draw(hnp.arrays("float32", s, elements=entries))).to(dtype) for s in shapes]
+    total = sum(t.numel() for t in tensors)
+    count = data.draw(st.integers(0, total))
+    cut = select(tensors, count, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
+    expected = brute(tensors, count)
+    assert cut.counts == [int(m.sum()) for m in expected]
+    assert cut.spent == count
+    for tensor, n, mask in zip(tensors, cut.counts, expected):
+        kept = tensor.clone()
+        assert torch.equal(keep_largest(tensor, n), mask)
+        assert torch.equal(tensor, kept)  # a tensor given as such is not consumed
+
+
+def test_ties_go_by_order_then_index() -> None:
+    zeros = [torch.zeros(3), torch.zeros(4)]
+    assert select(zeros, 5).counts == [3, 2]
+    assert keep_largest(torch.zeros(2, 2), 3).tolist() == [[True, True], [True, False]]
+    assert keep_largest(torch.tensor([-0.0, 0.0, -1.0]), 1).tolist() == [True, False, False]
+
+
+def test_among_comes_first() -> None:
+    score = torch.tensor([5.0, 4.0, 3.0, 2.0])
+    among = torch.tensor([False, True, False, True])
+    assert keep_largest(score, 2, among).tolist() == [False, True, False, True]
+    assert keep_largest(score, 3, among).tolist() == [True, True, False, True]
+
+
+def test_costs() -> None:
+    """Greedy by score: 9 and 8 cost 3 each, 7 and 6 cost 1 each."""
+    scores = [torch.tensor([9.0, 8.0, 1.0]), torch.tensor([7.0, 6.0])]
+    assert select(scores, 7, [3, 1]).counts == [2, 1]
+    assert select(scores, 8, [3, 1]).counts == [2, 2]
+    assert select(scores, 10, [3, 1]).counts == [2, 2]
+    assert select(scores, 11, [3, 1]).counts == [3, 2]
+    assert select(scores, 2, [3, 1]).spent <= 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 300_000, 600_000])
+def test_more_than_one_chunk(count: int) -> None:
+    score = torch.rand(600_000, generator=torch.Generator().manual_seed(1)).round(decimals=3)
+    assert torch.equal(keep_largest(lambda: score.clone(), count), brute([score], count)[0])
