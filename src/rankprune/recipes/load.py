@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 from rankprune.method import method_info
 
 from . import yaml_file
 from .errors import RecipeError, closest, nearest
+from .explain import explain, reason
 from .names import find, list_recipes, merge, settings, task, tasks
 from .schema import Method, Recipe
 
-from pydantic import BaseModel, TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
+from pydantic import TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
 
 # Where data lie and how often a run is saved do not make it another run.
 _NOT_IN_HASH = {"data": {"root", "workers", "download"}, "save": True}
@@ -73,7 +74,7 @@ def check(values: dict[str, Any]) -> Recipe:
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(f"{name}: {_sentence(error)}") from None
+        raise RecipeError(f"{name}: {explain(error, Recipe)}") from None
     if recipe.method is not None:
         recipe = recipe.model_copy(update={"method": _checked(recipe.method, name)})
     return recipe
@@ -109,33 +110,6 @@ def _checked(method: Method, name: str) -> Method:
         try:
             typed[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:
-            raise RecipeError(f"{name}: method.{key}={value!r} is wrong: {_reason(error.errors()[0])}.") from None
+            raise RecipeError(f"{name}: method.{key}={value!r} is wrong: {reason(error.errors()[0])}.") from None
     return Method(name=method.name, sparsity=method.sparsity, dense=method.dense, **typed)
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors()[0]
-    *place, key = [str(part) for part in first["loc"]] or ["recipe"]
-    where = ".".join(place)
-    if first["type"] == "extra_forbidden":
-        return f"there is no key {key!r} in {where or 'a recipe'}: {nearest(key, _keys(place))}"
-    if first["type"] == "missing":
-        return f"{'.'.join([*place, key])} is missing: every run needs it."
-    if first["type"] == "value_error":
-        return f"{first['ctx']['error']!s}."
-    return f"{'.'.join([*place, key])}={first['input']!r} is wrong: {_reason(first)}."
-
-
-def _reason(error: Any) -> str:
-    message: str = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return f"it should be {message}" if message != error["msg"] else message[0].lower() + message[1:]
-
-
-def _keys(place: Sequence[str]) -> list[str]:
-    """The known keys of a section, by its place in the recipe."""
-    section: type[BaseModel] = Recipe
-    for part in place:
-        annotation: Any = section.model_fields[part].annotation
-        section = next((a for a in get_args(annotation) if isinstance(a, type)), annotation)
-    return list(section.model_fields)
 

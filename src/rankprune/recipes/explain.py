@@ -1,0 +1,38 @@
+"""pydantic's findings as one sentence that names the key, its place and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from .errors import nearest
+from .schema import Section
+
+from pydantic import BaseModel, ValidationError  # isort: skip  (schema.py says how to install it)
+
+
+def explain(error: ValidationError, schema: type[Section]) -> str:
+    """The first finding of a validation of `schema`."""
+    first = error.errors()[0]
+    *place, key = [str(part) for part in first["loc"]] or [""]
+    if first["type"] == "extra_forbidden":
+        where = ".".join(place) or f"a {schema.__name__.lower()}"
+        return f"there is no key {key!r} in {where}: {nearest(key, _keys(schema, place))}"
+    if first["type"] == "missing":
+        return f"{'.'.join([*place, key])} is missing: every run needs it."
+    if first["type"] == "value_error":
+        return f"{first['ctx']['error']!s}."
+    return f"{'.'.join([*place, key])}={first['input']!r} is wrong: {reason(first)}."
+
+
+def reason(error: Any) -> str:
+    message: str = error["msg"].removeprefix("Input should be ")
+    return f"it should be {message}" if message != error["msg"] else message[0].lower() + message[1:]
+
+
+def _keys(schema: type[BaseModel], place: Sequence[str]) -> list[str]:
+    """The known keys of a section, by its place."""
+    for part in place:
+        annotation: Any = schema.model_fields[part].annotation
+        schema = next((a for a in get_args(annotation) if isinstance(a, type)), annotation)
+    return list(schema.model_fields)

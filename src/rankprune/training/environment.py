@@ -1,0 +1,61 @@
+"""What a run ran on: versions, processor, threads."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import rankprune
+
+# What each extra brings, and the modules that show whether it is there.
+EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "train": ("recipes, the trainer, progress bars", ("pydantic", "yaml", "rich", "torchvision", "timm")),
+    "vision": ("torchvision: and timm: models, image folders, EMA", ("torchvision", "timm")),
+    "tensorboard": ("scalars of each run for TensorBoard", ("tensorboard",)),
+    "onnx": ("export to ONNX", ("onnx", "onnxscript", "onnxruntime")),
+}
+_DISTRIBUTIONS = {"yaml": "pyyaml"}
+
+
+def environment() -> dict[str, Any]:
+    """For environment.json and `rankprune doctor`."""
+    return {
+        "rankprune": rankprune.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": {name: _version(name) for name in ("numpy", "safetensors")},
+    }
+
+
+def extras() -> list[dict[str, Any]]:
+    """Each extra: what it brings, and the version of each of its libraries (None: missing)."""
+    return [
+        {"extra": extra, "brings": brings, "packages": {module: _version(module) for module in modules}}
+        for extra, (brings, modules) in EXTRAS.items()
+    ]
+
+
+def _version(module: str) -> str | None:
+    if importlib.util.find_spec(module) is None:
+        return None
+    try:
+        return version(_DISTRIBUTIONS.get(module, module))
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.is_file() else []
+    return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()

@@ -1,0 +1,108 @@
+"""A run's folder: its name, its lock, its small files."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rankprune.formats._atomic import write_atomic
+from rankprune.recipes.load import fingerprint, to_dict
+from rankprune.recipes.schema import Recipe
+from rankprune.recipes.yaml_file import dump
+
+from .errors import RunError
+
+RECIPE, ENVIRONMENT, METRICS, RESULT = "recipe.yaml", "environment.json", "metrics.jsonl", "result.json"
+MODEL, BEST = "model.sparse.safetensors", "best.ckpt"
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the system's refusal to write (a full disk, a read-only folder) into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise RunError(f"{path} could not be written ({reason}): what was saved before is intact.") from error
+
+
+class RunFolder:
+    """`out/NAME-HASH`: the hash is of the resolved recipe, so the same run is found again."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def of(cls, recipe: Recipe, out: str | Path) -> RunFolder:
+        return cls(Path(out) / f"{recipe.name}-{fingerprint(recipe)}")
+
+    def create(self) -> None:
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder against a second writer; the system lets go of it however this process ends."""
+        path = self.path / ".lock"
+        with writing(path):
+            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                owner = file.read().strip() or "unknown"
+                raise RunError(f"{self.path} is being written by process {owner}: wait for it or stop it.") from None
+            with writing(path):
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
+            yield
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        self._write(RECIPE, dump(to_dict(recipe)))
+
+    def write_json(self, name: str, value: Any) -> None:
+        self._write(name, json.dumps(value, indent=2) + "\n")
+
+    def result(self) -> dict[str, Any] | None:
+        """What a finished run found; None while it is not finished."""
+        path = self.path / RESULT
+        if not path.is_file():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise RunError(f"{path} is damaged: remove it and resume the run to have it written again.") from None
+        return found
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The epochs so far; a last line that was cut short does not count."""
+        path = self.path / METRICS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        found = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+        return found
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        path = self.path / METRICS
+        with writing(path), open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep_metrics(self, epochs: int) -> None:
+        """Forget lines of epochs that will be run again."""
+        kept = [line for line in self.metrics() if line["epoch"] <= epochs]
+        self._write(METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def _write(self, name: str, text: str) -> None:
+        with writing(self.path / name):
+            write_atomic(self.path / name, text.encode())

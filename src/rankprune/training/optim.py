@@ -1,0 +1,46 @@
+"""Optimizers, and the learning rate as a pure function of the step."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import SGD, AdamW
+from torch.optim import Optimizer as TorchOptimizer
+
+from rankprune.recipes.schema import Optimizer, Recipe
+from rankprune.schedules import cosine, linear
+
+
+def build_optimizer(model: nn.Module, settings: Optimizer) -> TorchOptimizer:
+    groups = parameter_groups(model, settings)
+    if settings.name == "adamw":
+        return AdamW(groups, lr=settings.lr, betas=settings.betas)
+    return SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=settings.nesterov)
+
+
+def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, object]]:
+    """All with weight decay, or vectors (norms and biases) without."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    if settings.decay_norm_and_bias:
+        return [{"params": parameters, "weight_decay": settings.weight_decay}]
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
+    """At optimizer step `step`, from 0: linear warm-up, then the schedule over the rest of the run."""
+    schedule, peak = recipe.schedule, recipe.optimizer.lr
+    warmup, total = round(schedule.warmup_epochs * steps_per_epoch), recipe.epochs * steps_per_epoch
+    if step < warmup:
+        return linear(0.0, peak, warmup)(step + 1)
+    if schedule.name == "constant":
+        return peak
+    if schedule.name == "step":
+        return peak * schedule.gamma ** sum(step >= milestone * total for milestone in schedule.milestones)
+    return cosine(peak, schedule.min_lr, total - warmup)(step - warmup)
+
+
+def set_learning_rate(optimizer: TorchOptimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate

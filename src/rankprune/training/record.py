@@ -1,0 +1,58 @@
+"""What is written about a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from rankprune import flops, rank
+from rankprune._summary import Report
+from rankprune.recipes.load import fingerprint
+
+from .loop import Progress
+from .task import Task
+
+
+def describe(task: Task, model: nn.Module, report: Report | None, progress: Progress, file: Path) -> dict[str, Any]:
+    """The content of result.json; every accuracy in it was measured at the final sparsity."""
+    recipe, last, best = task.recipe, progress.last, progress.best
+    assert last is not None
+    assert best is not None
+    profile = rank.profile(model, recipe.delta)
+    exact = [row.exact_rank / row.full_rank for row in profile.rows]
+    example = torch.zeros(1, task.data.in_channels, task.data.image_size, task.data.image_size, device=task.device)
+    macs = flops.count(model, example)
+    return {
+        "recipe": recipe.name,
+        "fingerprint": fingerprint(recipe),
+        "setting": fingerprint(recipe.model_copy(update={"seed": 0})),  # the same for runs that differ in their seed
+        "task": f"{recipe.model.name} on {recipe.data.name}",
+        "method": "dense" if recipe.method is None else recipe.method.name,
+        "seed": recipe.seed,
+        "epochs": recipe.epochs,
+        "steps": progress.step,
+        "target_sparsity": 0.0 if recipe.method is None else recipe.method.sparsity,
+        "sparsity": 0.0 if report is None else report.sparsity,
+        "kept": sum(row.nonzeros for row in profile.rows) if report is None else report.kept,
+        "prunable": sum(row.shape[0] * row.shape[1] for row in profile.rows) if report is None else report.total,
+        "accuracy_last": last["test_top1"],
+        "accuracy_best": best["test_top1"],
+        "best_epoch": best["epoch"],
+        **({"top5_last": last["test_top5"], "top5_best": best["test_top5"]} if "test_top5" in last else {}),
+        "delta": recipe.delta,
+        "delta_rank_ratio": profile.mean_ratio(),
+        "exact_rank_ratio": sum(exact) / max(len(exact), 1),
+        "dead_filters": sum(row.dead_rows for row in profile.rows),
+        "filters": sum(row.shape[0] for row in profile.rows),
+        "macs_dense": macs.dense,
+        "macs_sparse": round(macs.sparse),
+        "bytes_dense": len(safetensors.torch.save({k: v.contiguous() for k, v in model.state_dict().items()})),
+        "bytes_sparse": file.stat().st_size,
+        "training_flops": progress.flops,
+        "seconds": round(progress.seconds, 1),
+    }
+

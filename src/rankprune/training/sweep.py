@@ -1,0 +1,78 @@
+"""Many runs, one after another: from a YAML file to recipes, and from recipes to results."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankprune.recipes.errors import RecipeError
+from rankprune.recipes.explain import explain
+from rankprune.recipes.load import load_recipe
+from rankprune.recipes.schema import Recipe, Section
+from rankprune.recipes.yaml_file import read
+
+from .errors import NanLoss, OffTarget
+from .run import Outcome, train
+from .watch import Watcher
+
+from pydantic import Field, ValidationError  # isort: skip  (schema.py says how to install it)
+
+
+class SweepFile(Section):
+    """`recipes` by name, and the product task x methods x sparsities; each with every seed and value of `vary`."""
+
+    recipes: tuple[str, ...] = ()
+    task: str | None = None
+    methods: tuple[str, ...] = ()
+    sparsities: tuple[float, ...] = ()  # in percent, as in the names of recipes
+    seeds: tuple[int, ...] = (0,)
+    overrides: tuple[str, ...] = ()  # key=value, for every run
+    vary: dict[str, list[Any]] = Field(default_factory=dict)  # dotted key: its values
+
+
+@dataclass
+class Sweep:
+    outcomes: list[Outcome] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)  # name of the run: what happened
+
+
+def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> list[Recipe]:
+    """The runs a file asks for, all checked before the first one starts."""
+    try:
+        file = SweepFile.model_validate(read(Path(path)))
+    except ValidationError as error:
+        raise RecipeError(f"{path}: {explain(error, SweepFile)}") from None
+    recipes = [
+        load_recipe(name, [*file.overrides, f"seed={seed}", *varied, *overrides])
+        for name in _names(file, path)
+        for varied in itertools.product(*([f"{key}={value}" for value in values] for key, values in file.vary.items()))
+        for seed in file.seeds
+    ]
+    if not recipes:
+        raise RecipeError(f"{path} asks for no run: give recipes, or task, methods and sparsities.")
+    return recipes
+
+
+def _names(file: SweepFile, path: str | Path) -> list[str]:
+    if bool(file.task) != bool(file.methods):
+        raise RecipeError(f"{path}: task and methods go together, and sparsities with them.")
+    rows = [
+        f"{file.task}-{method}" if method == "dense" else f"{file.task}-{method}-{percent:g}"
+        for method in file.methods
+        for percent in (file.sparsities if method != "dense" else (0.0,))
+    ]
+    return [*file.recipes, *rows]
+
+
+def run_sweep(recipes: Sequence[Recipe], out: str | Path = "runs", watcher: Watcher | None = None) -> Sweep:
+    """Finished runs are only read and unfinished ones resumed; a run that fails does not stop those after it."""
+    sweep = Sweep()
+    for recipe in recipes:
+        try:
+            sweep.outcomes.append(train(recipe, out, resume=True, watcher=watcher))
+        except (NanLoss, OffTarget) as error:
+            sweep.failures[f"{recipe.name} (seed {recipe.seed})"] = str(error)
+    return sweep

@@ -1,0 +1,176 @@
+"""From a recipe to the things a loop works on: data, model, optimizer, sparsifier, loss."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rankprune.data import DataModule, load_data
+from rankprune.data.sampling import seed_of
+from rankprune.losses import distill
+from rankprune.models import ModelError, create_model
+from rankprune.models.extra import need
+from rankprune.recipes.schema import Recipe
+from rankprune.sparsifier import Sparsifier, attach
+
+from .optim import build_optimizer
+from .weights import read_into
+
+
+@dataclass
+class Task:
+    """One run's objects; `state_dict` is all of them that training changes."""
+
+    recipe: Recipe
+    device: torch.device
+    data: DataModule
+    model: nn.Module
+    forward: Callable[[Tensor], Tensor]  # the model, compiled where the recipe says so
+    optimizer: Optimizer
+    sparsifier: Sparsifier | None
+    ema: Any  # timm's ModelEmaV3
+    scaler: torch.amp.GradScaler
+    teacher: nn.Module | None
+    steps_per_epoch: int
+
+    @property
+    def total_steps(self) -> int:
+        return self.recipe.epochs * self.steps_per_epoch
+
+    def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        images, labels = images.to(self.device), labels.to(self.device)
+        if self.recipe.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        smoothing, soft = self.recipe.label_smoothing, self.recipe.distill
+        with self._autocast():
+            logits = self.forward(images)
+            if self.teacher is None or soft is None:
+                return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+            with torch.no_grad():
+                taught = self.teacher(images)
+            return distill(logits.float(), taught.float(), labels, soft.temperature, soft.alpha, smoothing)
+
+    def at_target(self) -> bool:
+        """Whether an accuracy measured now counts: the sparsity is exactly the final one."""
+        return self.sparsifier is None or all(group.at_target() for group in self.sparsifier.groups)
+
+    def evaluated(self) -> nn.Module:
+        """The model whose accuracy counts: the moving average where there is one, with the zeros of now."""
+        if self.ema is None:
+            return self.model
+        if self.sparsifier is not None:
+            self.sparsifier.apply_to(self.ema.module)
+        averaged: nn.Module = self.ema.module
+        return averaged
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparsifier": None if self.sparsifier is None else self.sparsifier.state_dict(),
+            "ema": None if self.ema is None else self.ema.module.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.sparsifier is not None:
+            self.sparsifier.load_state_dict(state["sparsifier"])
+        if self.ema is not None:
+            self.ema.module.load_state_dict(state["ema"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.recipe.amp == "off":
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16 if self.recipe.amp == "bf16" else torch.float16)
+
+
+def build(recipe: Recipe, data: DataModule | None = None) -> Task:
+    """Everything a run starts with; `data` stands in for the recipe's own."""
+    device = _device(recipe.device)
+    data = data or _data(recipe)
+    steps_per_epoch = -(-data.batches_per_epoch // recipe.accumulate)
+    torch.manual_seed(seed_of(recipe.seed))
+    model = _model(recipe, data).to(device)
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = build_optimizer(model, recipe.optimizer)
+    sparsifier = None
+    if recipe.method is not None:
+        sparsifier = attach(
+            model,
+            optimizer,
+            recipe.method.name,
+            sparsity=recipe.method.sparsity,
+            total_steps=recipe.epochs * steps_per_epoch,
+            dense=recipe.method.dense,
+            seed=recipe.seed,
+            example=torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device),
+            **recipe.method.hyper,
+        )
+    return Task(
+        recipe=recipe,
+        device=device,
+        data=data,
+        model=model,
+        forward=torch.compile(model) if recipe.compile else model,
+        optimizer=optimizer,
+        sparsifier=sparsifier,
+        ema=_ema(recipe, model),
+        scaler=torch.amp.GradScaler(device.type, enabled=recipe.amp == "fp16"),
+        teacher=_teacher(recipe, data, device),
+        steps_per_epoch=steps_per_epoch,
+    )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError):
+        raise ModelError(f"device={name!r} is not there: leave it out, or use 'cpu'.") from None
+
+
+def _data(recipe: Recipe) -> DataModule:
+    settings = recipe.data.model_dump()
+    return load_data(settings.pop("name"), settings.pop("root"), seed=recipe.seed, **settings)
+
+
+def _model(recipe: Recipe, data: DataModule) -> nn.Module:
+    settings = recipe.model
+    model = _create(settings.name, data, settings.pretrained, settings.args)
+    return model if settings.weights is None else read_into(model, Path(settings.weights))
+
+
+def _teacher(recipe: Recipe, data: DataModule, device: torch.device) -> nn.Module | None:
+    if recipe.distill is None:
+        return None
+    teacher = _create(recipe.distill.model, data, False, recipe.distill.args)
+    read_into(teacher, Path(recipe.distill.weights))
+    return teacher.to(device).eval().requires_grad_(False)
+
+
+def _create(name: str, data: DataModule, pretrained: bool, args: dict[str, Any]) -> nn.Module:
+    try:
+        return create_model(name, data.num_classes, data.in_channels, pretrained, **copy.deepcopy(args))
+    except TypeError as error:  # its constructor does not take what `args` gives
+        raise ModelError(f"model.args={args} does not suit {name}: {error}.") from None
+
+
+def _ema(recipe: Recipe, model: nn.Module) -> Any:
+    if recipe.ema is None:
+        return None
+    timm_utils = need("timm.utils", "train", "EMA")
+    return timm_utils.ModelEmaV3(model, decay=recipe.ema.decay, use_warmup=recipe.ema.warmup)
