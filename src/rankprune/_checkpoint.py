@@ -70,13 +70,13 @@ def _pack_site(site: Site) -> dict[str, Any]:
 
 def _check(entry: Mapping[str, Any], group: Group) -> list[Tensor]:
     """The masks of one group, once its method, budget and weights agree with the checkpoint's."""
+    sites = entry["sites"]
+    if (other := sorted(set(sites) ^ {site.key for site in group.sites})) != []:
+        raise ValueError(f"the checkpoint is of another model: {other[0]} is prunable in only one of the two")
     mine = {"method": group.method.info.name, "total_steps": group.total_steps, "final": group.final}
     for key, value in mine.items():
         if entry[key] != value:
             raise ValueError(f"the checkpoint was made with {key}={entry[key]}, this run has {value}: attach as it was")
-    sites = entry["sites"]
-    if (other := sorted(set(sites) ^ {site.key for site in group.sites})) != []:
-        raise ValueError(f"the checkpoint is of another model: {other[0]} is prunable in only one of the two")
     masks = []
     for site in group.sites:
         shape, packed = list(sites[site.key]["shape"]), sites[site.key]["mask"]

@@ -50,7 +50,7 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     True of SGD and the Adam family; not of Muon, whose update mixes the entries of a matrix.
     """
     parameter = nn.Parameter(torch.linspace(-1.0, 1.0, 36).reshape(6, 6))
-    zeros = (torch.arange(36).reshape(6, 6) * 7) % 3 == 0
+    zeros = torch.sin(torch.arange(36.0) ** 2).reshape(6, 6) > 0.3  # no whole row or column: Muon keeps those
     known = inspect.signature(type(optimizer).__init__).parameters
     any_name = any(p.kind == p.VAR_KEYWORD for p in known.values())
     try:

@@ -109,6 +109,11 @@ class Gradual(Periodic):
     prune_end: Step = field(default=0.9, kw_only=True)
     density_schedule: Literal["exponential", "cubic"] = field(default="exponential", kw_only=True)
 
+    def updates(self, total_steps: int) -> range:
+        if self.density_schedule not in ("exponential", "cubic"):
+            raise ValueError(f"density_schedule={self.density_schedule!r} is unknown: use 'exponential' or 'cubic'")
+        return super().updates(total_steps)
+
     def start(self, group: Group) -> None:
         """Dense: the budget falls with the updates."""
 
@@ -127,10 +132,8 @@ class Gradual(Periodic):
         final = group.final / group.total
         if self.density_schedule == "exponential":
             density = final ** (number / ramp)
-        elif self.density_schedule == "cubic":
-            density = final + (1 - final) * (1 - number / ramp) ** 3
         else:
-            raise ValueError(f"density_schedule={self.density_schedule!r} is unknown: use 'exponential' or 'cubic'")
+            density = final + (1 - final) * (1 - number / ramp) ** 3
         return round(group.total * density)
 
     def reached_at(self, group: Group) -> int:

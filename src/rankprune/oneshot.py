@@ -72,7 +72,7 @@ def _with_layer_cut(model: nn.Module, site: Site, sparsity: float, evaluate: Cal
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = None) -> None:
-    """Re-estimate BatchNorm's running statistics as plain averages over the loader's batches (inputs, or tuples of them)."""
+    """Re-estimate the running statistics of BatchNorm as plain averages over the batches of a loader."""
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     modes = {module: module.training for module in model.modules()}
     momenta = {norm: norm.momentum for norm in norms}

@@ -227,8 +227,11 @@ class Sparsifier:
             self._clean()  # someone wrote weights or state: a checkpoint was loaded, say
         self._skipped = skipped(optimizer)
         self._updating = [group for group in self.groups if self._due(group)]
-        if self._updating and self._skipped is not None and self._skipped.item():
-            self._updating = []
+        if self._updating and self._skipped is not None:
+            if self._skipped.item():
+                self._updating = []
+            else:
+                self._skipped = None  # looked at: the step is taken
         early = [group for group in self._updating if group.method.replaces_step()]
         if early and not self._update(early):
             self._updating = [group for group in self._updating if group not in early]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from _nets import NETS, adamw, batch, cnn, sgd, train
 from torch import nn
 
 import rankprune as rp
+from _nets import NETS, adamw, batch, cnn, sgd, train
 from rankprune.budget import kept
 from rankprune.method import Latent
 

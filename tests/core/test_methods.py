@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from _nets import cnn, sgd, train
 from torch import nn
 
 import rankprune as rp
+from _nets import cnn, sgd, train
 
 
 def line(values: list[float]) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -7,18 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from _nets import batch, cnn, sgd, train
 from safetensors import safe_open
 from torch import Tensor, nn
 
 import rankprune as rp
+from _nets import batch, cnn, sgd, train
 
 
 def golden_net() -> nn.Module:
     def block(i: int, o: int, k: int, **options: int) -> list[nn.Module]:
         return [nn.Conv2d(i, o, k, bias=False, **options), nn.BatchNorm2d(o), nn.ReLU()]
 
-    layers = [*block(3, 8, 3, padding=1), *block(8, 16, 3, stride=2, padding=1), *block(16, 16, 3, padding=1), *block(16, 32, 1)]
+    layers = [
+        *block(3, 8, 3, padding=1),
+        *block(8, 16, 3, stride=2, padding=1),
+        *block(16, 16, 3, padding=1),
+        *block(16, 32, 1),
+    ]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4)).double()
 
 
@@ -194,7 +199,13 @@ def test_defaults_are_the_authors() -> None:
                                0.95: (3.0, 0.2), 0.98: (4.0, 0.2), 0.999: (4.0, 0.2)}.items():  # fmt: skip
         assert rp.methods.RPG(sparsity).coefficients() == expected
     method = rp.methods.RPG()
-    assert (method.every, method.grow, method.prune_end, method.rank_reduction, method.rank_layers) == (100, 0.3, 0.9, "mean", "conv")
+    assert (method.every, method.grow, method.prune_end, method.rank_reduction, method.rank_layers) == (
+        100,
+        0.3,
+        0.9,
+        "mean",
+        "conv",
+    )
     assert method.density_schedule == "exponential"
 
 

@@ -1,0 +1,178 @@
+"""Bad input gets one sentence that names the thing, the value and the way out, and loses nothing."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import rankprune as rp
+from _nets import adamw, cnn, sgd, train, vit
+
+
+def attach(model: nn.Module | None = None, method: Any = "rpg", **options: Any) -> rp.Sparsifier:
+    model = model or cnn()
+    return rp.attach(model, sgd(model), method, **{"sparsity": 0.9, "total_steps": 500, **options})
+
+
+CASES: dict[str, tuple[Callable[[], Any], str]] = {
+    "sparsity 0": (lambda: attach(sparsity=0.0), r"sparsity=0.0 is not between 0 and 1"),
+    "sparsity 1": (lambda: attach(sparsity=1.0), r"sparsity=1.0"),
+    "sparsity in percent": (lambda: attach(sparsity=98), r"sparsity=98 .*0.98"),
+    "no sparsity": (lambda: attach(sparsity=None), r"sparsity=None"),
+    "sparsity nan": (lambda: attach(sparsity=float("nan")), r"sparsity=nan"),
+    "too few for the layers": (lambda: attach(sparsity=0.9995), r"leaves 1 of 2008 weights for 3 layers"),
+    "no site": (lambda: attach(nn.Sequential(nn.BatchNorm2d(3))), r"Sequential has no prunable weight"),
+    "all dense": (lambda: attach(dense=["*"]), r"no prunable weight"),
+    "unknown method": (lambda: attach(method="rpgg"), r"no method 'rpgg': did you mean 'rpg'"),
+    "unknown hyper": (lambda: attach(lambd=3), r"rpg has no hyper-parameter 'lambd': did you mean 'lam'"),
+    "hyper of another": (lambda: attach(method="magnitude", lam=3), r"magnitude has no hyper-parameter 'lam'"),
+    "too short": (lambda: attach(total_steps=50), r"total_steps=50 with every=100"),
+    "no steps": (lambda: attach(total_steps=0), r"total_steps=0"),
+    "float steps": (lambda: attach(total_steps=1e3), r"total_steps=1000.0"),
+    "every": (lambda: attach(every=0), r"every=0"),
+    "update_end": (lambda: attach(update_end=40), r"no mask update fits"),
+    "share": (lambda: attach(prune_end=1.5), r"prune_end=1.5"),
+    "schedule": (lambda: attach(density_schedule="linear").groups[0].method.scheduled, r"'linear'"),
+    "reduction": (lambda: attach(rank_reduction="max"), r"rank_reduction='max'"),
+    "distribution": (lambda: attach(distribution="erkk"), r"distribution='erkk'"),
+    "budget": (lambda: attach(budget="flops"), r"budget='flops'"),
+    "macs without example": (lambda: attach(budget="macs"), r"needs example="),
+    "macs with erk": (lambda: attach(method="rigl", budget="macs", example=1), r"needs distribution='global'"),
+    "mapping without match": (
+        lambda: attach(method={"nothing*": "gmp"}),
+        r"no prunable weight is left for 'nothing\*'",
+    ),
+    "mapping without method": (lambda: attach(method={"*": {"every": 3}}), r"names no method"),
+    "object and hyper": (lambda: attach(method=rp.methods.RPG(), lam=3), r"lam goes into the method object"),
+    "prune needs training": (lambda: rp.prune(cnn(), "rpg", sparsity=0.5), r"rpg prunes while training"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_sentence(case: str) -> None:
+    act, sentence = CASES[case]
+    with pytest.raises(ValueError, match=sentence) as error:
+        act()
+    assert "\n" not in str(error.value)
+
+
+def test_not_a_method_or_optimizer() -> None:
+    with pytest.raises(TypeError, match="method=3"):
+        attach(method=3)
+    with pytest.raises(TypeError, match="not a torch optimizer"):
+        rp.attach(cnn(), object(), "rpg", sparsity=0.9, total_steps=500)  # type: ignore[arg-type]
+
+
+def test_a_failed_attach_touches_nothing() -> None:
+    model = cnn()
+    before = copy.deepcopy(model.state_dict())
+    for options in ({"sparsity": 2.0}, {"method": "rigl", "every": 9999}, {"method": "nope"}):
+        with pytest.raises(ValueError):
+            attach(model, **options)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+def test_attach_twice_and_owners() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    first = rp.attach(model, optimizer, "rigl", sparsity=0.9, total_steps=500)
+    with pytest.raises(ValueError, match=r"0.weight is attached already"):
+        rp.attach(model, optimizer, "rigl", sparsity=0.9, total_steps=500)
+    first.detach()
+    rp.attach(model, optimizer, "static", total_steps=5).detach()
+    with pytest.raises(ValueError, match=r"8.weight is in no optimizer: add it, or leave it out"):
+        rp.attach(model, sgd(model[:5]), "rigl", sparsity=0.9, total_steps=500)
+    with pytest.raises(ValueError, match=r"0.weight is in 2 optimizers"):
+        rp.attach(model, [sgd(model), adamw(model)], "rigl", sparsity=0.9, total_steps=500)
+
+
+def test_a_glob_that_matches_nothing_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"dense='stem\*' matches no prunable weight"):
+        attach(dense=["stem*"])
+
+
+def test_not_at_target_names_the_step() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, "rpg", sparsity=0.9, total_steps=40, every=4)
+    train(model, optimizer, 1, 20)
+    with pytest.raises(rp.NotAtTarget, match=r"at step 20 and reaches the 201 asked for at step 40"):
+        sp.finalize()
+    train(model, optimizer, 21, 22)  # nothing was lost
+    report = sp.finalize(project=True)
+    assert report.kept == 201
+
+
+def test_a_state_of_something_else_is_refused_and_nothing_changes() -> None:
+    model = cnn()
+    sp = attach(model, "rigl")
+    before = sp.state_dict()
+    other = attach(vit(), "rigl").state_dict()
+    damaged = copy.deepcopy(before)
+    damaged["groups"][0]["sites"]["3.weight"]["mask"] = torch.zeros(3, dtype=torch.uint8)
+    missing = copy.deepcopy(before)
+    del missing["groups"][0]["sites"]["3.weight"]["mask"]
+    for state, sentence in [
+        ({}, "not a sparsifier's state"),
+        (model.state_dict(), "not a sparsifier's state"),
+        ({**before, "version": 99}, "version 99"),
+        (other, "another model"),
+        (damaged, "damaged"),
+        (missing, "incomplete"),
+        (attach(cnn(), "set").state_dict(), "method=set"),
+        (attach(cnn(), "rigl", total_steps=400).state_dict(), "total_steps=400"),
+        (attach(cnn(), "rigl", sparsity=0.8).state_dict(), "final=402"),
+        ({**before, "groups": []}, "0 methods"),
+    ]:
+        with pytest.raises(ValueError, match=sentence) as error:
+            sp.load_state_dict(state)
+        assert "\n" not in str(error.value)
+    after = sp.state_dict()
+    assert all(
+        torch.equal(after["groups"][0]["sites"][k]["mask"], v["mask"]) for k, v in before["groups"][0]["sites"].items()
+    )
+
+
+def test_a_state_loads_without_unpickling() -> None:
+    file = io.BytesIO()
+    torch.save(attach(cnn(), "rpg").state_dict(), file)
+    file.seek(0)
+    assert torch.load(file, weights_only=True)["step"] == 0
+
+
+def test_set_masks_checks_names_and_shapes() -> None:
+    sp = attach(cnn(), "rigl")
+    with pytest.raises(ValueError, match=r"no prunable weight 'x'"):
+        sp.set_masks({"x": torch.ones(1, dtype=torch.bool)})
+    with pytest.raises(ValueError, match=r"the mask of 0.weight"):
+        sp.set_masks({"0.weight": torch.ones(1, dtype=torch.bool)})
+
+
+def test_files(tmp_path: Path) -> None:
+    model = cnn()
+    path = tmp_path / "model.safetensors"
+    rp.save(model, path)
+    data = path.read_bytes()
+    (tmp_path / "cut").write_bytes(data[: len(data) // 2])
+    (tmp_path / "text").write_text("hello")
+    for name in ("cut", "text"):
+        with pytest.raises(ValueError, match="damaged or not a safetensors file") as error:
+            rp.load(tmp_path / name)
+        assert "\n" not in str(error.value)
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        rp.load(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="another model"):
+        rp.load(path, vit())
+    import safetensors.torch
+
+    safetensors.torch.save_file({"a": torch.zeros(1)}, tmp_path / "foreign")
+    with pytest.raises(ValueError, match=r"not written by rankprune.save"):
+        rp.load(tmp_path / "foreign")

@@ -1,0 +1,428 @@
+"""How the hooks behave: each test is a line of the design."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import rankprune as rp
+from _nets import adamw, batch, cnn, sgd, train, vit
+from rankprune.method import Extra
+
+
+def attach(model: nn.Module, optimizer: Any, method: str = "rigl", **options: Any) -> rp.Sparsifier:
+    settings = {"sparsity": 0.9, "total_steps": 24, "every": 4, **options}
+    return rp.attach(model, optimizer, method, **settings)
+
+
+def zeros_hold(sp: rp.Sparsifier) -> None:
+    for site in sp.sites:
+        for tensor in (site.weight, *site.optimizer_state()):
+            assert tensor[~site.mask].count_nonzero() == 0, site.name
+
+
+# -- gradients --------------------------------------------------------------------------------------------------------
+
+
+def test_clipping_sees_the_sparse_gradient_but_updates_see_the_dense_one() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer)
+    dense_at = []
+    for step in range(1, 13):
+        x, y = batch(step)
+        nn.functional.cross_entropy(model(x), y).backward()
+        outside = max(float(s.parameter.grad[~s.mask].abs().max()) for s in sp.sites)
+        if outside > 0:
+            dense_at.append(step)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        zeros_hold(sp)
+        assert all(p.grad is not None for p in model.parameters())  # put back after a replaced step
+        optimizer.zero_grad()
+    assert dense_at == [4, 8, 12]
+
+
+def test_gradients_given_by_hand_or_changed_on_the_way_are_masked() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer)
+    for step in range(1, 4):
+        x, y = batch(step)
+        nn.functional.cross_entropy(model(x), y).backward()
+        for parameter in model.parameters():
+            parameter.grad.add_(torch.randn_like(parameter))  # noise, as differential privacy adds
+        optimizer.step()
+        zeros_hold(sp)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = sp.optimizers[0]
+    sp._clock.steps = 4
+    optimizer.step()
+    zeros_hold(sp)
+
+
+def test_a_nan_at_a_dead_weight_does_no_harm() -> None:
+    model = cnn()
+    optimizer = adamw(model)
+    sp = attach(model, optimizer)
+    site = sp.sites[0]
+    train(model, optimizer, 1, 1)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    site.parameter.grad[~site.mask] = float("nan")
+    optimizer.step()
+    zeros_hold(sp)
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("method", ["rigl", "gmp", "rpg"])
+def test_an_update_that_meets_nan_waits(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = cnn()
+    optimizer = sgd(model, lr=0.0)
+    sp = attach(model, optimizer, method)
+    train(model, optimizer, 1, 7)
+    before = [m.clone() for m in sp.masks.values()]
+    kept = sp.budget
+    with caplog.at_level(logging.WARNING, logger="rankprune"):
+        for _ in range(2):
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            sp.sites[1].parameter.grad[0] = float("inf")
+            optimizer.param_groups[0]["momentum"] = 0.0
+            saved = copy.deepcopy(model.state_dict())
+            optimizer.step()
+            model.load_state_dict(saved)
+    assert all(torch.equal(a, b) for a, b in zip(before, sp.masks.values()))
+    assert sp.budget == kept
+    assert [r.getMessage() for r in caplog.records] == [
+        "step 8: a weight or gradient is not finite, the mask update waits"
+    ]
+    assert sp.state_dict()["groups"][0]["retry"] is True
+    optimizer.state.clear()
+    optimizer.zero_grad()
+    train(model, optimizer, 10, 10)
+    assert not all(torch.equal(a, b) for a, b in zip(before, sp.masks.values()))
+    assert sp.state_dict()["groups"][0]["retry"] is False
+
+
+def test_some_gradients_are_none() -> None:
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(12, 10), nn.Linear(12, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x.flatten(1)[:, :12])
+
+    model = Half()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, "rpg", rank_layers="all", sparsity=0.5)
+    train(model, optimizer, 1, 24)
+    sp.finalize()
+
+
+# -- the clock --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_the_scaler_skips_does_not_count(fused: bool) -> None:
+    model = cnn()
+    optimizer = adamw(model, fused=fused)
+    sp = attach(model, optimizer)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    moved, last = [], [m.clone() for m in sp.masks.values()]
+    taken = 0
+    for step in range(1, 15):
+        x, y = batch(step)
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        skip = step in (2, 3, 6, 7)
+        if skip:
+            model[0].weight.grad[0, 0, 0, 0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        taken += not skip
+        if not all(torch.equal(a, b) for a, b in zip(last, sp.masks.values())):
+            moved.append(taken)
+            last = [m.clone() for m in sp.masks.values()]
+        zeros_hold(sp)
+    assert sp.step == taken == 10
+    assert moved == [4, 8]
+
+
+class Watch(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "_local_scalar_dense" in str(func) or "nonzero" in str(func) or "is_nonzero" in str(func):
+            self.looks += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["rigl", "rpg", "gmp", "set", "magnitude"])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_an_ordinary_step_never_looks_at_the_device(method: str, scaled: bool) -> None:
+    model = cnn()
+    optimizer = sgd(model, fused=True)
+    sp = rp.attach(
+        model, optimizer, method, sparsity=0.9, total_steps=24, **({} if method == "magnitude" else {"every": 8})
+    )
+    scaler = torch.amp.GradScaler("cpu", enabled=scaled)
+    for step in range(1, 15):
+        x, y = batch(step)
+        watch = Watch()
+        with watch:
+            scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        scaler.unscale_(optimizer)
+        with watch:
+            if scaled:
+                optimizer.found_inf, optimizer.grad_scale = torch.zeros(()), None
+            optimizer.step()
+            if scaled:
+                del optimizer.found_inf, optimizer.grad_scale
+        scaler.update()
+        optimizer.zero_grad()
+        if step not in (8, 16) and step > 1:
+            assert watch.looks == 0, step
+    assert sp.step == 14
+
+
+def test_two_optimizers_are_one_step() -> None:
+    model = vit()
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    rest = [p for p in model.parameters() if p.ndim != 2]
+    muon = torch.optim.Muon(matrices, lr=0.01)
+    adam = torch.optim.AdamW(rest, lr=1e-3)
+    sp = attach(model, [muon, adam], "rpg", rank_layers="all")
+    assert sp._keeps_zeros == {muon: False, adam: True}
+    for step in range(1, 25):
+        x, y = batch(step)
+        nn.functional.cross_entropy(model(x), y).backward()
+        muon.step()
+        adam.step()
+        model.zero_grad()
+        assert sp.step == step
+        zeros_hold(sp)
+        assert sum(int(m.sum()) for m in sp.masks.values()) == sp.budget
+    sp.finalize()
+
+
+# -- optimizers -------------------------------------------------------------------------------------------------------
+
+
+def test_which_optimizers_keep_zeros() -> None:
+    from rankprune._optimizers import keeps_zeros
+
+    p = [nn.Parameter(torch.randn(4, 4))]
+    for good in (torch.optim.SGD(p, 0.0, 0.9, weight_decay=1e-2), torch.optim.Adam(p), torch.optim.AdamW(p, amsgrad=True),
+                 torch.optim.NAdam(p), torch.optim.RMSprop(p), torch.optim.Adagrad(p)):  # fmt: skip
+        assert keeps_zeros(good), good
+    assert not keeps_zeros(torch.optim.Muon(p))
+
+    class Odd(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            super().step(closure)
+            with torch.no_grad():
+                for group in self.param_groups:
+                    for q in group["params"]:
+                        q.add_(1e-3)
+
+    assert not keeps_zeros(Odd(p, 0.1))
+
+
+def test_wrapped_optimizers_are_unwrapped_and_lbfgs_refused() -> None:
+    model = cnn()
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    inner = sgd(model)
+    assert attach(model, Wrapper(inner)).optimizers == [inner]
+    with pytest.raises(ValueError, match="LBFGS"):
+        attach(cnn(), torch.optim.LBFGS(cnn().parameters()))
+
+
+def test_loading_an_optimizer_leaves_its_checkpoint_alone() -> None:
+    model = cnn()
+    optimizer = adamw(model)
+    train(model, optimizer, 1, 3)
+    checkpoint = optimizer.state_dict()
+    checkpoint = {"param_groups": checkpoint["param_groups"], "state": copy.deepcopy(checkpoint["state"])}
+    kept = copy.deepcopy(checkpoint)
+    sp = attach(model, optimizer)
+    optimizer.load_state_dict(checkpoint)
+    train(model, optimizer, 4, 9)
+    zeros_hold(sp)
+    for index, state in checkpoint["state"].items():
+        for key in ("exp_avg", "exp_avg_sq"):
+            if state[key].ndim > 1:
+                assert torch.equal(state[key], kept["state"][index][key])
+
+
+def test_weights_loaded_in_mid_run_are_masked_at_the_next_step() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer)
+    train(model, optimizer, 1, 6)
+    model.load_state_dict(cnn(seed=3).state_dict())
+    train(model, optimizer, 7, 7)
+    zeros_hold(sp)
+    assert sum(int(m.sum()) for m in sp.masks.values()) == sp.budget
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+
+def test_compile_does_not_recompile_as_masks_move() -> None:
+    model = cnn()
+    frames = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        frames.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend)
+    optimizer = sgd(model)
+    sp = attach(compiled, optimizer)
+    assert set(sp.masks) <= set(dict(compiled.named_parameters()))
+    train(compiled, optimizer, 1, 12)
+    zeros_hold(sp)
+    assert len(frames) == 1
+
+
+def test_tied_frozen_dense_transposed_and_attention_weights() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 4, 1)
+            self.up = nn.ConvTranspose2d(4, 6, 2)
+            self.a = nn.Linear(6, 6)
+            self.b = nn.Linear(6, 6)
+            self.b.weight = self.a.weight
+            self.attention = nn.MultiheadAttention(6, 2, kdim=5, vdim=4)
+            self.fused = nn.MultiheadAttention(6, 2)
+            self.frozen = nn.Linear(6, 3)
+            self.frozen.requires_grad_(False)
+            self.norm = nn.LayerNorm(6)
+
+    model = Net()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, "rpg", sparsity=0.5, dense=["stem", nn.LayerNorm])
+    assert list(sp.masks) == [
+        "up.weight", "a.weight", "attention.q_proj_weight", "attention.k_proj_weight", "attention.v_proj_weight",
+        "attention.out_proj.weight", "fused.in_proj_weight", "fused.out_proj.weight",
+    ]  # fmt: skip
+    assert sp.left_out == {"stem.weight": "kept dense", "frozen.weight": "frozen"}
+    assert "frozen.weight (frozen)" in str(sp.summary())
+    assert next(s for s in sp.sites if s.name == "up.weight").transposed
+    assert set(sp.masks) <= set(dict(model.named_parameters()))
+    for step in range(1, 25):
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
+        optimizer.step()
+    sp.finalize()
+
+
+def test_ema_copies() -> None:
+    model = cnn()
+    ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    optimizer = sgd(model)
+    sp = attach(model, optimizer)
+    train(model, optimizer, 1, 9, lambda _: ema.update_parameters(model))
+    assert any(p.detach()[~sp.masks[n.removeprefix("module.")]].count_nonzero() for n, p in ema.named_parameters()
+               if n.removeprefix("module.") in sp.masks)  # fmt: skip
+    sp.apply_to(ema)
+    for name, parameter in ema.module.named_parameters():
+        if name in sp.masks:
+            assert parameter.detach()[~sp.masks[name]].count_nonzero() == 0
+    with pytest.raises(ValueError, match="not the same"):
+        sp.apply_to(vit())
+
+
+def test_channels_last_and_half_precision() -> None:
+    model = cnn().to(memory_format=torch.channels_last).to(torch.bfloat16)
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, "rpg")
+    train(model, optimizer, 1, 24)
+    zeros_hold(sp)
+    sp.finalize()
+
+
+def test_extras_are_called_around_every_step_that_is_taken() -> None:
+    class Count(Extra):
+        calls: list[tuple[str, str]]
+
+        def __init__(self) -> None:
+            self.calls = []
+
+        def before_step(self, site: Any) -> None:
+            self.calls.append(("before", site.name))
+
+        def after_step(self, site: Any) -> None:
+            self.calls.append(("after", site.name))
+
+        def reserve(self, site: Any) -> Tensor:
+            mask = torch.zeros_like(site.mask)
+            mask.view(-1)[:2] = True  # the first two, whatever their score
+            return mask
+
+    extra = Count()
+    model = cnn()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, "rpg", extras=[extra])
+    train(model, optimizer, 1, 9)
+    assert len(extra.calls) == 2 * 3 * 7  # steps 4 and 8 are replaced
+    train(model, optimizer, 10, 24)
+    assert all(bool(m.view(-1)[:2].all()) for m in sp.masks.values())
+    sp.finalize()
+
+
+class SoftThreshold(rp.Latent):
+    """A latent method for the test: magnitude mask, shrunk by the largest weight cut."""
+
+    def effective(self, site: Any) -> Tensor:
+        latent = site.state["latent"]
+        cut = latent.abs().masked_fill(site.mask, 0).max()
+        return torch.where(site.mask, latent.sign() * (latent.abs() - cut), 0.0)
+
+
+def test_a_latent_method_keeps_the_weight_sparse_and_trains_the_latent() -> None:
+    rp.register("test-soft", exact="always")(SoftThreshold)
+    try:
+        model = cnn()
+        optimizer = sgd(model)
+        sp = rp.attach(model, optimizer, SoftThreshold(sparsity=0.8), total_steps=12)
+        revived = False
+        seen = [m.clone() for m in sp.masks.values()]
+        for step in range(1, 13):
+            x, y = batch(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            before = [s.state["latent"].clone() for s in sp.sites]
+            grads = [s.parameter.grad.clone() for s in sp.sites]
+            optimizer.step()
+            optimizer.zero_grad()
+            if step == 1:
+                for site, latent, grad in zip(sp.sites, before, grads):  # plain SGD on the latent, decay included
+                    assert torch.allclose(site.state["latent"], latent - 0.05 * (grad + 5e-4 * latent), atol=1e-7)
+            for site in sp.sites:
+                assert site.weight[~site.mask].count_nonzero() == 0
+            assert sum(int(m.sum()) for m in sp.masks.values()) == sp.budget
+            revived |= step > 1 and any(bool((b & ~a).any()) for a, b in zip(seen, sp.masks.values()))
+            seen = [m.clone() for m in sp.masks.values()]
+        assert revived  # what was cut may return: its latent kept training
+        sp.finalize()
+    finally:
+        from rankprune import _registry
+
+        del _registry._METHODS["test-soft"]
