@@ -8,7 +8,6 @@ decomposed nor a decomposition differentiated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rankprune.rank.spectrum import matrix
+from rankprune.rank.workers import share_out
 
 # A float32 layer whose estimated relative error is above this is worked again in float64.
 _TOLERANCE = 1e-4
@@ -47,36 +47,14 @@ def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
             for i, grad in zip(members, _grad_stack([weights[i] for i in members], delta)):
                 out[i] = grad
 
-    jobs = iter(sorted(batches.values(), key=lambda members: -_cost(weights[members[0]])))
-
-    def drain() -> None:
-        torch.set_num_threads(1)  # in each worker: OpenMP's count belongs to the thread, and a new one starts with all
-        for members in jobs:
-            work(members)
-
-    with _full_float32(), _one_thread_each() as threads:
-        helpers = min(threads, len(batches)) - 1
-        with ThreadPoolExecutor(max(helpers, 1)) as pool:  # starts no thread before it is given work
-            running = [pool.submit(drain) for _ in range(helpers)]
-            drain()
-        for job in running:
-            job.result()
+    with _full_float32():
+        share_out(work, batches.values(), cost=lambda members: _cost(weights[members[0]]))
     return out
 
 
 def _cost(W: Tensor) -> int:
     m, n = sorted(matrix(W).shape)
     return m * m * (4 * m + 2 * n)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[int]:
-    """The number of threads the workers may share; they set the global count to 1, here it is put back."""
-    threads = torch.get_num_threads()
-    try:
-        yield threads
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -3,6 +3,8 @@ the fast path that training needs is in `gradient`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -43,11 +45,13 @@ def exact_rank(W: Tensor, rtol: float | None = None) -> int:
     The default, max(m, n) * eps of float64, takes the entries at their word; a matrix that is itself the rounded
     result of float32 arithmetic wants max(m, n) * eps of float32.
     """
-    return rank_of(svdvals(W), _rounding(W, torch.float64) if rtol is None else rtol)
+    s = svdvals(W)
+    return rank_of(s, rounding(matrix(W).shape, torch.float64) if rtol is None else rtol)
 
 
-def _rounding(W: Tensor, dtype: torch.dtype) -> float:
-    return max(matrix(W).shape) * torch.finfo(dtype).eps
+def rounding(shape: Sequence[int], dtype: torch.dtype) -> float:
+    """The customary relative tolerance of a rank: max(m, n) * eps."""
+    return max(shape) * torch.finfo(dtype).eps
 
 
 def tail_energies(s: Tensor) -> Tensor:

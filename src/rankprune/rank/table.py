@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from rankprune.rank.matching import structural_rank
-from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, exact_rank, matrix, rank_of, svdvals
+from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, exact_rank, matrix, rank_of, rounding, svdvals
+from rankprune.rank.workers import share_out
 
 
 @dataclass(frozen=True)
@@ -83,25 +84,31 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def profile(model: nn.Module, delta: float = 0.1) -> RankProfile:
     """Ranks of every convolution, linear and attention weight of `model`."""
-    rows = []
-    for name, M in _weights(model):
-        s = svdvals(M)
-        nonzeros = int(M.count_nonzero())
-        rows.append(
-            RankRow(
-                name=name,
-                shape=tuple(M.shape),
-                nonzeros=nonzeros,
-                density=nonzeros / M.numel(),
-                full_rank=min(M.shape),
-                exact_rank=rank_of(s, max(M.shape) * torch.finfo(torch.float64).eps),
-                delta_rank=delta_rank_of(s, delta),
-                effective_rank=effective_rank_of(s),
-                structural_rank=structural_rank(M),
-                dead_rows=int((M == 0).all(1).sum()),
-            )
-        )
-    return RankProfile(delta, tuple(rows))
+    weights = dict(_weights(model))
+    rows: dict[str, RankRow] = {}
+
+    def work(name: str) -> None:
+        rows[name] = _row(name, weights[name], delta)
+
+    share_out(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
+    return RankProfile(delta, tuple(rows[name] for name in weights))
+
+
+def _row(name: str, M: Tensor, delta: float) -> RankRow:
+    s = svdvals(M)
+    nonzeros = int(M.count_nonzero())
+    return RankRow(
+        name=name,
+        shape=tuple(M.shape),
+        nonzeros=nonzeros,
+        density=nonzeros / M.numel(),
+        full_rank=min(M.shape),
+        exact_rank=rank_of(s, rounding(M.shape, torch.float64)),
+        delta_rank=delta_rank_of(s, delta),
+        effective_rank=effective_rank_of(s),
+        structural_rank=structural_rank(M),
+        dead_rows=int((M == 0).all(1).sum()),
+    )
 
 
 @torch.no_grad()
@@ -137,4 +144,4 @@ def _features(module: _ConvNd | nn.Linear, output: Tensor) -> tuple[Tensor, floa
     X = output.movedim(channel, 0).flatten(1).double()
     if module.bias is not None:
         X = X - module.bias.double()[:, None]
-    return X, max(X.shape) * torch.finfo(output.dtype).eps
+    return X, rounding(X.shape, output.dtype)

@@ -1,0 +1,36 @@
+"""Layers worked side by side: many small decompositions, each on one thread, beat one at a time on all threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def share_out(work: Callable[[T], None], jobs: Iterable[T], cost: Callable[[T], float]) -> None:
+    """Calls `work` on each job, the costliest first, by `torch.get_num_threads()` workers of one thread each.
+
+    What a job computes then does not depend on the number of threads. The calling thread is one of the workers.
+    """
+    queue = sorted(jobs, key=lambda job: -cost(job))
+    waiting = iter(queue)
+
+    def drain() -> None:
+        torch.set_num_threads(1)  # in each worker: OpenMP's count belongs to the thread, and a new one starts with all
+        for job in waiting:
+            work(job)
+
+    threads = torch.get_num_threads()
+    helpers = min(threads, len(queue)) - 1
+    try:
+        with ThreadPoolExecutor(max(helpers, 1)) as pool:  # starts no thread before it is given work
+            running = [pool.submit(drain) for _ in range(helpers)]
+            drain()
+        for helper in running:
+            helper.result()
+    finally:
+        torch.set_num_threads(threads)
