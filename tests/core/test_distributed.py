@@ -1,0 +1,94 @@
+"""Two processes: every method's masks agree on all ranks, with DDP and with FSDP2. One launch tests them all."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from _nets import batch
+from torch import nn
+
+import rankprune as rp
+
+STEPS = 12
+
+
+def net() -> nn.Module:
+    """Without BatchNorm, so that two half batches are one whole batch; odd sizes, so that shards are uneven."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 7, 3, padding=1), nn.GroupNorm(1, 7), nn.ReLU(), nn.Conv2d(7, 10, 3, stride=2), nn.ReLU(),
+        nn.Flatten(), nn.Linear(90, 10),
+    ).double()  # fmt: skip
+
+
+def run(name: str, model: nn.Module, rank: int, world: int, resume_at: int | None = None) -> dict[str, torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    fields = rp.method_info(name).cls.__dataclass_fields__
+    options: dict[str, Any] = {"every": 3} if "every" in fields else {}
+    sp = rp.attach(model, optimizer, name, sparsity=0.8, total_steps=STEPS, seed=1, **options)
+    share = 8 // world
+    for step in range(1, STEPS + 1):
+        x, y = batch(step, torch.float64)
+        mine = slice(rank * share, (rank + 1) * share)
+        nn.functional.cross_entropy(model(x[mine]), y[mine]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == resume_at:
+            sp.load_state_dict(sp.state_dict())
+        for site in sp.sites:
+            assert site.weight[~site.mask].count_nonzero() == 0
+    found = {site.key: site.whole(site.mask.to(torch.uint8)).bool() for site in sp.sites}
+    report = sp.finalize()
+    assert report.kept == round(0.2 * report.total) == sum(int(m.sum()) for m in found.values())
+    weights = {f"w:{s.key}": s.whole(s.weight.clone()) for s in sp.sites}
+    return {**found, **weights}
+
+
+def worker(rank: int, world: int, port: int, folder: str) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    try:
+        found: dict[str, Any] = {}
+        for name in rp.list_methods():
+            found[f"ddp/{name}"] = run(name, DistributedDataParallel(net()), rank, world)
+            sharded = net()
+            for layer in (sharded[0], sharded[3], sharded[6]):
+                fully_shard(layer)
+            fully_shard(sharded)
+            found[f"fsdp/{name}"] = run(name, sharded, rank, world, resume_at=5)
+        torch.save(found, Path(folder) / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    mp.spawn(worker, args=(2, port, str(folder)), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("how", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", rp.list_methods())
+def test_ranks_agree_with_each_other_and_with_one_process(how: str, name: str, ranks: list[dict[str, dict[str, torch.Tensor]]]) -> None:
+    alone = run(name, net(), 0, 1)
+    for found in ranks:
+        for key, value in found[f"{how}/{name}"].items():
+            if key.startswith("w:"):
+                assert torch.allclose(value, alone[key], atol=1e-9), key
+            else:
+                assert torch.equal(value, alone[key]), key
