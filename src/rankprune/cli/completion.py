@@ -1,0 +1,27 @@
+"""`rankprune completion`: by shtab, from the parser itself; recipes are completed by name."""
+
+from __future__ import annotations
+
+import argparse
+
+from rankprune.models.extra import need
+from rankprune.recipes.names import list_recipes
+
+from .parser import build_parser
+
+_BASH = "_rankprune_recipes() {{ compgen -W '{names}' -- \"$1\"; compgen -f -X '!*.yaml' -- \"$1\"; }}"
+_ZSH = "_rankprune_recipes() {{ compadd -- {names}; _files -g '*.yaml' }}"
+
+
+def run(args: argparse.Namespace) -> int:
+    shtab = need("shtab", "train", "Completion")
+    parser = build_parser()
+    names = " ".join(list_recipes())
+    for action in parser._actions:
+        train = action.choices.get("train") if isinstance(action.choices, dict) else None
+        for argument in train._actions if train else []:
+            if argument.dest == "recipe":
+                argument.complete = {"bash": "_rankprune_recipes", "zsh": "_rankprune_recipes"}
+    preamble = {"bash": _BASH.format(names=names), "zsh": _ZSH.format(names=names)}
+    print(shtab.complete(parser, args.shell, preamble=preamble))
+    return 0

@@ -1,0 +1,42 @@
+"""`rankprune recipes`, `rankprune methods` and `rankprune doctor`."""
+
+from __future__ import annotations
+
+import argparse
+
+from rankprune.recipes.names import list_recipes
+
+from .output import emit
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.command == "recipes":
+        names = list_recipes(args.pattern)
+        return emit(args.json, names, "\n".join(names))
+    return _methods(args) if args.command == "methods" else _doctor(args)
+
+
+def _methods(args: argparse.Namespace) -> int:
+    from rankprune._summary import table
+    from rankprune.method import list_methods, method_info
+
+    infos = [method_info(name) for name in list_methods(args.pattern)]
+    found = [
+        {"name": i.name, "family": i.family, "moves": i.moves, "paper": i.paper, "description": i.description}
+        for i in infos
+    ]
+    rows = [(i.name, i.family, i.paper, i.description) for i in infos]
+    return emit(args.json, found, "\n".join(table(("method", "family", "paper", "what it does"), rows)))
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from rankprune.training.environment import environment, extras
+
+    here, optional = environment(), extras()
+    lines = [f"{key:<12} {value}" for key, value in here.items() if key != "packages"]
+    lines += [f"{key:<12} {value}" for key, value in here["packages"].items()]
+    for extra in optional:
+        missing = [name for name, version in extra["packages"].items() if version is None]
+        state = f"missing {', '.join(missing)}: pip install 'rankprune[{extra['extra']}]'" if missing else "installed"
+        lines.append(f"{extra['extra']:<12} {extra['brings']}: {state}")
+    return emit(args.json, {**here, "extras": optional}, "\n".join(lines))

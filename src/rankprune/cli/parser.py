@@ -1,0 +1,150 @@
+"""The commands, their options, and the help that teaches them."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from rankprune import __version__
+
+_MAIN = """\
+Prune PyTorch networks to 90-99.9 % unstructured sparsity.
+
+  rankprune demo                                    see it work, in minutes, on embedded data
+  rankprune recipes 'fashion-*'                     what can be run by name
+  rankprune train fashion-rpg-98                    run one
+  rankprune prune w.pth --model torchvision:resnet18 --sparsity 0.9 --out w.safetensors
+"""
+_CODES = """\
+exit codes: 0 done; 1 a run failed; 2 bad input; 3 the loss became NaN; 4 the target sparsity was not reached;
+130 or 143 interrupted and saved (--resume goes on). RANKPRUNE_DEBUG=1 shows where an error came from.
+"""
+_TRAIN = """\
+Train a recipe into its run folder DIR/NAME-HASH. A finished run is found again and only printed.
+
+  rankprune train fashion-rpg-98
+  rankprune train cifar10-cpu-resnet20-rpg-98 --data ~/data --out runs
+  rankprune train fashion-rpg-98 optimizer.lr=0.05 method.lam=2 seed=1
+  rankprune train my.yaml --resume              a file of your own, that may begin with  base: fashion-rpg-98
+  rankprune train cifar10-vgg19-rpg-99 --smoke  a few steps, on random images unless --data is given
+"""
+_PRUNE = """\
+Prune your own weights at once, without training, and save them.
+
+  rankprune prune resnet18.pth --model torchvision:resnet18 --sparsity 0.9 --out pruned.safetensors
+  rankprune prune net.safetensors --model cifar-resnet20 --sparsity 0.95 --distribution erk --out pruned.safetensors
+"""
+_SWEEP = """\
+Run many recipes one after another and compare them. Interrupt it and start it again as you like: what is done is kept.
+
+  rankprune sweep sweep.yaml --out runs
+
+  # sweep.yaml: every method at every sparsity with every seed
+  task: fashion
+  methods: [dense, gmp, rpg]
+  sparsities: [95, 98]
+  seeds: [0, 1, 2]
+  overrides: [epochs=4]
+  vary: {optimizer.lr: [0.05, 0.1]}
+"""
+_ANALYZE = """\
+Ranks, density, MACs and dead filters of each layer.
+
+  rankprune analyze runs/fashion-rpg-98-1a2b3c4d
+  rankprune analyze resnet18.pth --model torchvision:resnet18 --delta 0.05
+"""
+_COMPARE = """\
+A table of finished runs; runs that differ in their seed alone are one row.
+
+  rankprune compare runs/fashion-dense-* runs/fashion-rpg-98-*
+  rankprune compare runs
+"""
+_DEMO = """\
+Train a small CNN on embedded data dense, then to 98 % sparsity with RPG and with gradual magnitude pruning,
+and compare the three. Interrupt it and start it again as you like.
+"""
+_COMPLETION = """\
+Completion for your shell.
+
+  rankprune completion bash > ~/.local/share/bash-completion/completions/rankprune
+  rankprune completion zsh > ~/.zfunc/_rankprune
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rankprune", description=_MAIN, epilog=_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"rankprune {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, summary: str, description: str, module: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(
+            name,
+            help=summary,
+            description=description,
+            epilog=_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        # Loaded when run: --help and completion do not wait for torch.
+        added.set_defaults(run=lambda args: import_module(f"rankprune.cli.{module}").run(args))
+        if name != "completion":
+            added.add_argument("--json", action="store_true", help="print JSON instead of text")
+        return added
+
+    demo = command("demo", "see it work, in minutes, on embedded data", _DEMO, "sweeping")
+    _out(demo)
+    demo.add_argument("--smoke", action="store_true", help="a few steps of each run only")
+
+    train = command("train", "train a recipe", _TRAIN, "train")
+    train.add_argument("recipe", metavar="RECIPE", help="a name of `rankprune recipes`, or a YAML file")
+    _overrides(train)
+    _data(train)
+    _out(train)
+    train.add_argument("--resume", action="store_true", help="go on with an unfinished run")
+    train.add_argument("--smoke", action="store_true", help="only a few steps, to see that it runs")
+
+    sweep = command("sweep", "train many recipes and compare them", _SWEEP, "sweeping")
+    sweep.add_argument("file", metavar="FILE", help="a YAML file, as above")
+    _overrides(sweep)
+    _data(sweep)
+    _out(sweep)
+
+    compare = command("compare", "a table of finished runs", _COMPARE, "inspect")
+    compare.add_argument("runs", metavar="RUN", nargs="+", help="a run folder, or a folder of run folders")
+
+    prune = command("prune", "prune your own weights at once", _PRUNE, "prune")
+    prune.add_argument("checkpoint", metavar="CHECKPOINT", help="a weights file (.pth, .safetensors, ...)")
+    prune.add_argument("--model", required=True, metavar="NAME", help="torchvision:NAME, timm:NAME or one of ours")
+    prune.add_argument("--sparsity", required=True, type=float, metavar="S", help="share of weights to cut: 0.9")
+    prune.add_argument("--method", default="magnitude", metavar="NAME", help="a one-shot method (default: %(default)s)")
+    prune.add_argument("--distribution", default="global", metavar="D", help="global (default), uniform, er or erk")
+    prune.add_argument("--seed", type=int, default=0, metavar="N", help="of methods that draw lots")
+    prune.add_argument("--out", required=True, metavar="FILE", help="where to save: a .safetensors file")
+
+    analyze = command("analyze", "ranks, density, MACs, dead filters per layer", _ANALYZE, "inspect")
+    analyze.add_argument("checkpoint", metavar="CHECKPOINT", help="a run folder or a weights file")
+    analyze.add_argument("--model", metavar="NAME", help="whose weights these are; a run knows it")
+    analyze.add_argument("--delta", type=float, default=0.1, metavar="D", help="of the δ-rank (default: %(default)s)")
+    analyze.add_argument("--image-size", type=int, metavar="N", help="pixels, for the MACs")
+
+    recipes = command("recipes", "list recipes", "List the recipes that can be run by name.", "lists")
+    recipes.add_argument("pattern", nargs="?", default="*", help="a shell pattern, such as 'cifar10-cpu-*-98'")
+    methods = command("methods", "list pruning methods", "List the pruning methods, with their papers.", "lists")
+    methods.add_argument("pattern", nargs="?", default="*", help="a shell pattern")
+    command("doctor", "what is installed and what is missing", "Say what is installed and what is missing.", "lists")
+    completion = command("completion", "completion for your shell", _COMPLETION, "completion")
+    completion.add_argument("shell", choices=("bash", "zsh"))
+    return parser
+
+
+def _overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change the recipe: optimizer.lr=0.05")
+
+
+def _out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", default="runs", metavar="DIR", help="where run folders go (default: %(default)s)")
+
+
+def _data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="DIR", help="the folder that holds the data set")

@@ -1,0 +1,25 @@
+"""`rankprune prune`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rankprune.formats import save
+from rankprune.oneshot import prune
+from rankprune.training.folder import writing
+from rankprune.training.weights import open_model
+
+from .output import emit
+
+
+def run(args: argparse.Namespace) -> int:
+    model, _ = open_model(Path(args.checkpoint), args.model)
+    report = prune(model, args.method, sparsity=args.sparsity, distribution=args.distribution, seed=args.seed)
+    out = Path(args.out)
+    with writing(out):
+        save(model, out)
+    size = out.stat().st_size
+    found = {"file": str(out), "bytes": size, "kept": report.kept, "total": report.total, "sparsity": report.sparsity}
+    layers = [{"name": layer.name, "kept": layer.kept, "total": layer.total} for layer in report.layers]
+    return emit(args.json, {**found, "layers": layers}, f"{report}\n\nsaved {out} ({size:,} bytes)")
