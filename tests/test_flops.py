@@ -50,7 +50,7 @@ def test_resnet50_sparse(
     _, report = resnet50
     densities = erk({r.name: r.shape for r in report.rows}, density)
     assert report.at(densities).ratio == pytest.approx(by_erk, abs=5e-4)
-    stem_dense = {r.name: density for r in report.rows if r.name != "conv1"}
+    stem_dense = {r.name: density for r in report.rows if r.name != "conv1.weight"}
     assert report.at(stem_dense).ratio == pytest.approx(uniform, abs=5.5e-4)
 
 
@@ -86,7 +86,7 @@ def test_training_cost_by_method() -> None:
 def test_linear_and_convolution_by_hand() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, stride=2), nn.Flatten(), nn.Linear(4 * 4 * 4, 5))
     report = flops.count(net, torch.zeros(1, 3, 8, 8))
-    assert [(r.name, r.dense) for r in report.rows] == [("0", 4 * 27 * 16), ("2", 64 * 5)]
+    assert [(r.name, r.dense) for r in report.rows] == [("0.weight", 4 * 27 * 16), ("2.weight", 64 * 5)]
     assert flops.count(net, torch.zeros(2, 3, 8, 8)).dense == 2 * report.dense
     assert flops.count(nn.Linear(3, 2), torch.zeros(7, 5, 3)).dense == 6 * 35
     assert flops.count(nn.Conv1d(2, 3, 3), torch.zeros(2, 10)).dense == 18 * 8  # without a batch dimension
@@ -111,9 +111,9 @@ def test_sparse_by_weights_masks_and_densities() -> None:
     report = flops.count(net, x)
     assert (report.dense, report.sparse) == (72, 3 * 4 + 24)
     assert report.ratio == pytest.approx(0.5)
-    masked = flops.count(net, x, masks={"1": torch.tensor([[True, False, False, False], [False] * 4])})
+    masked = flops.count(net, x, masks={"1.weight": torch.tensor([[True, False, False, False], [False] * 4])})
     assert [r.sparse for r in masked.rows] == [12, 3]
-    assert [r.sparse for r in report.at({"1": 0.25}).rows] == [48, 6]
+    assert [r.sparse for r in report.at({"1.weight": 0.25}).rows] == [48, 6]
     for attempt in (lambda: flops.count(net, x, masks={"9": torch.ones(1)}), lambda: report.at({"9": 0.1})):
         with pytest.raises(KeyError, match="'9'"):
             attempt()
@@ -138,7 +138,7 @@ def test_shared_layers_count_each_call_and_the_model_is_left_alone() -> None:
     x = torch.randn(2, 4)
     for example in ((x, x), {"x": x, "y": x}):
         report = flops.count(net, example)
-        assert [(r.name, r.dense) for r in report.rows] == [("shared", 2 * 2 * 16)]
+        assert [(r.name, r.dense) for r in report.rows] == [("shared.weight", 2 * 2 * 16)]
     assert net.training
     assert not net.norm.training
     assert torch.equal(net.shared.weight.grad, torch.ones(4, 4))
@@ -149,7 +149,7 @@ def test_attention_projections_are_counted() -> None:
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(2, 5, 8)
     report = flops.count(attention, (x, x, x))
-    assert {r.name: r.dense for r in report.rows} == {"in_proj_weight": 10 * 3 * 64, "out_proj": 10 * 64}
+    assert {r.name: r.dense for r in report.rows} == {"in_proj_weight": 10 * 3 * 64, "out_proj.weight": 10 * 64}
     with torch.no_grad():
         attention.in_proj_weight[:8] = 0
     memory = torch.randn(2, 7, 8)  # queries meet 10 tokens, keys and values 14

@@ -390,7 +390,7 @@ def test_profile_of_a_small_network() -> None:
         net[3].weight.copy_(torch.ones(4, 6))
     table = rank.profile(net, delta=0.2)
     conv, up, fc = table.rows
-    assert (conv.name, conv.shape, conv.nonzeros, conv.dead_rows) == ("0", (8, 27), 6 * 27, 2)
+    assert (conv.name, conv.shape, conv.nonzeros, conv.dead_rows) == ("0.weight", (8, 27), 6 * 27, 2)
     assert (conv.exact_rank, conv.structural_rank, conv.full_rank, conv.density) == (6, 6, 8, 0.75)
     assert (up.shape, up.exact_rank) == ((5, 32), 5)
     assert (fc.exact_rank, fc.delta_rank, fc.structural_rank, round(fc.effective_rank, 6)) == (1, 1, 4, 1.0)
@@ -403,4 +403,4 @@ def test_profile_of_a_small_network() -> None:
 def test_profile_counts_shared_weights_once_and_attention_projections() -> None:
     net = nn.ModuleDict({"attn": nn.MultiheadAttention(8, 2), "a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
     net["b"].weight = net["a"].weight
-    assert [r.name for r in rank.profile(net).rows] == ["attn.in_proj_weight", "attn.out_proj", "a"]
+    assert [r.name for r in rank.profile(net).rows] == ["attn.in_proj_weight", "attn.out_proj.weight", "a.weight"]

@@ -68,8 +68,10 @@ class Group:
         """Which update this is, from 0. A retried update has the number of the one it stands for."""
         return bisect.bisect_right(self.updates(), self.step) - 1
 
-    def scored(self, site: Site, score: ScoreOf, among: Tensor | None = None) -> Callable[[], Tensor]:
-        """The score as selection consumes it: a tensor of its own, extras applied, what is not `among` at the end."""
+    def scored(
+        self, site: Site, score: ScoreOf, among: Tensor | None = None, without: Tensor | None = None
+    ) -> Callable[[], Tensor]:
+        """The score as selection consumes it: a tensor of its own, extras applied; what is not `among` comes last."""
 
         def make() -> Tensor:
             values = score(site)
@@ -79,13 +81,17 @@ class Group:
                 values = extra.score(site, values)
             if site.reserved is not None:
                 values = values.masked_fill_(site.reserved, torch.inf)
-            return values if among is None else values.masked_fill_(~among, -torch.inf)
+            if among is not None:
+                values = values.masked_fill_(~among, -torch.inf)
+            return values if without is None else values.masked_fill_(without, -torch.inf)
 
         return make
 
-    def keep(self, site: Site, score: ScoreOf, count: int, among: Tensor | None = None) -> Tensor:
-        """Mask of the `count` best of a site by score."""
-        return keep_largest(self.scored(site, score, among), count, shards=site.shards)
+    def keep(
+        self, site: Site, score: ScoreOf, count: int, among: Tensor | None = None, without: Tensor | None = None
+    ) -> Tensor:
+        """Mask of the `count` best of a site by score; those `among` come first, those in `without` last."""
+        return keep_largest(self.scored(site, score, among, without), count, shards=site.shards)
 
     def counts(self, score: ScoreOf, budget: int) -> list[int]:
         """How many weights stay in each site: by the fixed distribution, or by score over all (active ones first)."""

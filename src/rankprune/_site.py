@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ._sharding import RowShards, local
 
 Kind = Literal["conv", "linear", "attention"]
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -119,7 +120,10 @@ class Site:
 
     @torch.no_grad()
     def hide(self, tensor: Tensor) -> None:
-        """Write exact zeros, in place, outside the mask: a NaN there is gone as well."""
+        """Write exact zeros, in place, outside the mask: a NaN there is gone as well.
+
+        As integers, value & (all ones or none): half the time of `where`, and unlike a product it clears a NaN.
+        """
         if self.mask.device != tensor.device:
             self.mask = self.mask.to(tensor.device)
-        torch.where(self.mask, tensor, tensor.new_zeros(()), out=tensor)
+        tensor.view(_BITS[tensor.element_size()]).bitwise_and_(self.mask.view(torch.int8).neg())

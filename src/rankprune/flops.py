@@ -73,26 +73,12 @@ def count(model: nn.Module, example: Any, masks: Mapping[str, Tensor] | None = N
     """MACs of one forward pass of `model` on `example`: a tensor, a tuple of arguments or a dict of named ones.
 
     Sparse counts the non-zero weights, or the non-zero entries of `masks[name]` where one is given. Names are those of
-    modules ("layer1.0.conv1"), inside attention those of parameters ("attn.in_proj_weight"). A layer that is called
-    twice counts twice. Mode, gradients and buffers of the model stay as they were.
+    `named_parameters()`. A layer that is called twice, or a weight that two layers share, counts twice. Mode, gradients
+    and buffers of the model stay as they were.
     """
-    uses: _Uses = {}
-    weights: dict[str, Tensor] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, (_ConvNd, nn.Linear)):
-            handles.append(module.register_forward_hook(_layer_hook(name, uses)))
-            weights[name] = module.weight
-        elif isinstance(module, nn.MultiheadAttention):
-            handles.append(module.register_forward_hook(_attention_hook(name, uses), with_kwargs=True))
-            weights |= {_join(name, k): w for k in _PROJECTIONS if (w := getattr(module, k)) is not None}
+    weights, uses = _uses(model, example)
     masks = masks or {}
-    try:
-        _refuse_strangers(masks, weights)
-        _forward(model, example)
-    finally:
-        for handle in handles:
-            handle.remove()
+    _refuse_strangers(masks, weights)
     rows = []
     for name, W in weights.items():
         met = {(block, of): n for (key, block, of), n in uses.items() if key == name}
@@ -100,6 +86,37 @@ def count(model: nn.Module, example: Any, masks: Mapping[str, Tensor] | None = N
         kept = sum(int(pattern.chunk(of)[block].count_nonzero()) * n for (block, of), n in met.items())
         rows.append(FlopRow(name, tuple(W.shape), sum(W.numel() // of * n for (_, of), n in met.items()), kept))
     return FlopReport(tuple(row for row in rows if row.dense))
+
+
+def positions(model: nn.Module, example: Any) -> dict[str, int]:
+    """How many positions one weight of each layer meets in a forward pass: what it costs in MACs, by parameter name."""
+    weights, uses = _uses(model, example)
+    found: dict[str, int] = {}
+    for (name, _, blocks), met in uses.items():
+        found[name] = found.get(name, 0) + met // blocks
+    return {name: found[name] for name in weights if found.get(name)}
+
+
+def _uses(model: nn.Module, example: Any) -> tuple[dict[str, Tensor], _Uses]:
+    """The countable weights by parameter name, and the positions they met."""
+    uses: _Uses = {}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    weights: dict[str, Tensor] = {}
+    handles = []
+    for name, module in model.named_modules():
+        if isinstance(module, (_ConvNd, nn.Linear)):
+            own = names.get(id(module.weight), _join(name, "weight"))  # a tied weight goes by its first name
+            handles.append(module.register_forward_hook(_layer_hook(own, uses)))
+            weights[own] = module.weight
+        elif isinstance(module, nn.MultiheadAttention):
+            handles.append(module.register_forward_hook(_attention_hook(name, uses), with_kwargs=True))
+            weights |= {_join(name, k): w for k in _PROJECTIONS if (w := getattr(module, k)) is not None}
+    try:
+        _forward(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return weights, uses
 
 
 def _join(module: str, parameter: str) -> str:
@@ -110,7 +127,7 @@ def _refuse_strangers(named: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in named:
         if name not in known:
-            raise KeyError(f"The model has no countable layer '{name}'; name one of {', '.join(known[:4])}, ...")
+            raise KeyError(f"The model has no countable weight '{name}'; name one of {', '.join(known[:4])}, ...")
 
 
 @torch.no_grad()
@@ -152,7 +169,7 @@ def _attention_hook(name: str, uses: _Uses) -> Callable[..., None]:
             met = {(_join(name, "in_proj_weight"), block, 3): n for block, n in enumerate(tokens)}
         else:
             met = {(_join(name, key), 0, 1): n for key, n in zip(_PROJECTIONS[1:], tokens)}
-        met[_join(name, "out_proj"), 0, 1] = tokens[0]
+        met[_join(name, "out_proj.weight"), 0, 1] = tokens[0]
         for key, n in met.items():
             uses[key] = uses.get(key, 0) + n
 

@@ -198,7 +198,7 @@ class DropGrow(Periodic, Method):
                 site.mask.copy_(group.keep(site, self.drop_score, count, among=site.mask))
                 site.hide(site.weight)  # what falls out here restarts from 0, even if it is grown at once
             kept = self.kept_of(group, site, count)
-            grown = group.keep(site, self.grow_score, count - site.count(kept), among=kept.logical_not())
+            grown = group.keep(site, self.grow_score, count - site.count(kept), without=kept)
             site.mask.copy_(kept.logical_or_(grown))
 
 

@@ -36,20 +36,22 @@ class Cut(NamedTuple):
     spent: int
 
 
-def keep_largest(score: Scores, count: int, among: Tensor | None = None, shards: Shards | None = None) -> Tensor:
-    """Mask of the `count` largest scores (those where `among` is True come first), ties by flat index."""
+def keep_largest(score: Scores, count: int, shards: Shards | None = None) -> Tensor:
+    """Mask of the `count` largest scores, ties by flat index."""
     values = _take(score)
     shape = values.shape
-    if among is not None:
-        values = values.masked_fill_(~among, -torch.inf)
     keys = _order_keys_(values)
     key, spent = _threshold([lambda: keys], [1], count, [shards], 8 * keys.element_size())
     mask = torch.gt(keys, key)
     ties = count - spent
     if shards:
         ties = max(ties - shards.before(int(torch.count_nonzero(keys == key))), 0)
-    if ties > 0:
-        mask[(keys == key).nonzero().view(-1)[:ties]] = True
+    for start, chunk in enumerate(keys.split(_CHUNK)):
+        if ties <= 0:
+            break
+        equal = (chunk == key).nonzero().view(-1)[:ties]
+        mask[start * _CHUNK + equal] = True
+        ties -= equal.numel()
     return mask.view(shape)
 
 
@@ -106,12 +108,14 @@ def _threshold(
 
 def _histogram(keys: Tensor, shift: int, prefix: int | None) -> Tensor:
     """How many keys (that begin with `prefix`) have each value of the next digit."""
-    if prefix is not None:
-        keys = keys[(keys >> (shift + _DIGIT)) == prefix]
-        return torch.bincount((keys >> shift) & ((1 << _DIGIT) - 1), minlength=1 << _DIGIT)
     counts = torch.zeros(1 << _DIGIT, dtype=torch.int64, device=keys.device)
-    for chunk in keys.split(4 * _CHUNK):
-        counts += torch.bincount((chunk >> shift) + (1 << (_DIGIT - 1)), minlength=1 << _DIGIT)
+    for chunk in keys.split(_CHUNK):
+        if prefix is None:
+            digits = (chunk >> shift).add_(1 << (_DIGIT - 1))
+        else:
+            digits = (chunk[(chunk >> (shift + _DIGIT)) == prefix] >> shift).bitwise_and_((1 << _DIGIT) - 1)
+        if digits.numel():
+            counts += torch.bincount(digits, minlength=1 << _DIGIT)
     return counts
 
 

@@ -45,13 +45,6 @@ def test_ties_go_by_order_then_index() -> None:
     assert keep_largest(torch.tensor([-0.0, 0.0, -1.0]), 1).tolist() == [True, False, False]
 
 
-def test_among_comes_first() -> None:
-    score = torch.tensor([5.0, 4.0, 3.0, 2.0])
-    among = torch.tensor([False, True, False, True])
-    assert keep_largest(score, 2, among).tolist() == [False, True, False, True]
-    assert keep_largest(score, 3, among).tolist() == [True, True, False, True]
-
-
 def test_costs() -> None:
     """Greedy by score: 9 and 8 cost 3 each, 7 and 6 cost 1 each."""
     scores = [torch.tensor([9.0, 8.0, 1.0]), torch.tensor([7.0, 6.0])]

@@ -68,12 +68,12 @@ _PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weig
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Each weight once, as a matrix with one row an output; the projections inside attention among them."""
+    """Each weight once by parameter name, as a matrix with one row an output; attention's projections among them."""
     seen: set[int] = set()
     for name, module in model.named_modules():
         held = {}
         if isinstance(module, (_ConvNd, nn.Linear)):
-            held[name] = module.weight
+            held[f"{name}.weight".lstrip(".")] = module.weight
         elif isinstance(module, nn.MultiheadAttention):
             held = {f"{name}.{key}".lstrip("."): getattr(module, key) for key in _PROJECTIONS}
         for key, W in held.items():

@@ -21,20 +21,21 @@ class FlopsMeter:
         rows = count(task.model, torch.zeros(size, device=task.device)).rows
         self._samples = task.data.batch_size * task.recipe.accumulate
         self._groups = [] if task.sparsifier is None else task.sparsifier.groups
-        sites = {site.key.removesuffix(".weight"): site for group in self._groups for site in group.sites}
+        sites = {site.key: site for group in self._groups for site in group.sites}
         self._sites = [(sites[row.name], row.dense / sites[row.name].numel) for row in rows if row.name in sites]
         self._never_pruned = sum(row.dense for row in rows if row.name not in sites)
         self._dense = sum(row.dense for row in rows)
-        self._sparse: float | None = None  # MACs of a sample now; None: to be counted
         self._sparsifier = task.sparsifier
+        self._sparse = self._count()  # MACs of a sample, as the masks are for the next step
 
     def step(self) -> float:
         """The FLOPs of the optimizer step just taken."""
         if self._sparsifier is None:
             return 2.0 * 3 * self._dense * self._samples
-        before = self._sparse if self._sparse is not None else self._count()
+        before = self._sparse
         moved = [group for group in self._groups if self._sparsifier.step in group.updates()]
-        self._sparse = None if moved else before
+        if moved:
+            self._sparse = self._count()
         by_gradient = any("grad" in group.method.info.needs for group in moved)
         return 2.0 * (2 * before + (self._dense if by_gradient else before)) * self._samples
 
