@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,8 +21,6 @@ from .interrupt import Interrupt
 from .optim import learning_rate, set_learning_rate
 from .task import Task
 from .watch import Watcher
-
-_LOOK_EVERY = 25  # steps between two looks at the loss on a device that should not be waited for
 
 
 @dataclass
@@ -43,6 +42,7 @@ class Loop:
         self.task, self.folder, self.watcher, self.progress = task, folder, watcher, progress
         self.meter = FlopsMeter(task)
         self._clock = self._saved = time.monotonic()
+        self._saved_step = progress.step
         self._sum = torch.tensor(progress.loss, dtype=torch.float64, device=task.device)
 
     def run(self, interrupt: Interrupt) -> None:
@@ -90,21 +90,15 @@ class Loop:
         self.progress.flops += self.meter.step()
 
     def _check(self, loss: Tensor) -> None:
-        """Stop at a loss that is not finite, before it spoils the weights; elsewhere than on a CPU, soon after."""
-        p = self.progress
-        on_cpu = self.task.device.type == "cpu"
-        if not on_cpu and p.step % _LOOK_EVERY:
-            return
-        if bool(torch.isfinite(loss if on_cpu else loss + self._sum)):
-            return
-        saved = "the run stands saved before it"
-        if on_cpu and all(bool(torch.isfinite(w).all()) for w in self.task.model.parameters()):
-            self.save()
-        elif not checkpoint.exists(self.folder.path):
-            saved = "nothing had been saved yet"
-        where = f"step {p.step + 1}" if on_cpu else f"a step up to {p.step + 1}"
+        """Stop at a loss that is not finite: on a CPU before it spoils the weights, elsewhere before the next save."""
+        if self.task.device.type == "cpu" and not bool(torch.isfinite(loss)):
+            self._fail(loss.item(), f"step {self.progress.step + 1}")
+
+    def _fail(self, loss: float, where: str) -> None:
+        # Not saved now: the forward pass has already put this batch into BatchNorm's running statistics.
+        saved = f"saved at step {self._saved_step}" if self._saved_step else "not saved yet"
         raise NanLoss(
-            f"The loss is {float(loss):g} at {where} (epoch {p.epoch + 1}) of {self.folder.path}: {saved}; "
+            f"The loss is {loss:g} at {where} (epoch {self.progress.epoch + 1}) of {self.folder.path}, {saved}: "
             f"lower optimizer.lr={self.task.recipe.optimizer.lr:g} or set clip_norm."
         )
 
@@ -137,8 +131,10 @@ class Loop:
     def save(self) -> None:
         self._tick()
         self.progress.loss = float(self._sum)
+        if not math.isfinite(self.progress.loss):  # a device that is not waited for at every step
+            self._fail(self.progress.loss, f"a step after {self._saved_step}")
         checkpoint.save(self.folder.path, {"progress": asdict(self.progress), **self.task.state_dict()})
-        self._saved = time.monotonic()
+        self._saved, self._saved_step = time.monotonic(), self.progress.step
 
     def _save_due(self) -> bool:
         save, p = self.task.recipe.save, self.progress

@@ -59,7 +59,7 @@ def train(
         try:
             with Interrupt() as interrupt:
                 loop.run(interrupt)
-            return Outcome(folder.path, _finish(task, folder, progress), found=False)
+            return Outcome(folder.path, finish(task, folder, progress), found=False)
         finally:
             watcher.end()
 
@@ -78,7 +78,8 @@ def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
     return Progress(**state["progress"])
 
 
-def _finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+    """Check the sparsity, save the model, write the result."""
     report = None
     if task.sparsifier is not None:
         try:

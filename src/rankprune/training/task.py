@@ -82,10 +82,10 @@ class Task:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.sparsifier is not None:  # first: it puts back what attach cut, which the model's state replaces
+            self.sparsifier.load_state_dict(state["sparsifier"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.sparsifier is not None:
-            self.sparsifier.load_state_dict(state["sparsifier"])
         if self.ema is not None:
             self.ema.module.load_state_dict(state["ema"])
         self.scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,178 @@
+"""A recipe end to end: what lies in the folder, and whether it is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from _runs import Plug, data_of, model_bytes, run, small
+
+import rankprune
+from rankprune import flops
+from rankprune.models import create_model
+from rankprune.recipes import load_recipe
+from rankprune.recipes.load import check
+from rankprune.training import NanLoss, OffTarget, RunError, Unfinished, checkpoint, train
+from rankprune.training.evaluate import evaluate
+from rankprune.training.folder import RunFolder
+from rankprune.training.loop import Progress
+from rankprune.training.run import finish
+from rankprune.training.task import build
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return run(small(), tmp_path_factory.mktemp("runs")).folder
+
+
+def test_the_folder_holds_what_it_should(finished: Path) -> None:
+    names = {"recipe.yaml", "environment.json", "metrics.jsonl", "last.ckpt", "previous.ckpt", "best.ckpt"}
+    names |= {"model.sparse.safetensors", "result.json"}
+    assert names <= {path.name for path in finished.iterdir()}
+    assert finished.name.startswith("fashion-rpg-90-")
+    assert check(yaml.safe_load((finished / "recipe.yaml").read_text())) == small()
+    assert json.loads((finished / "environment.json").read_text())["torch"] == torch.__version__
+
+
+def test_one_line_an_epoch(finished: Path) -> None:
+    lines = [json.loads(line) for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["epoch"], line["step"]) for line in lines] == [(1, 10), (2, 20), (3, 30)]
+    for line in lines:
+        assert 0 <= line["test_top1"] <= line["test_top5"] <= 1
+        assert line["at_target"] == (line["sparsity"] == line["target_sparsity"])
+    assert [line["at_target"] for line in lines] == [False, False, True]  # prune_end is 0.7 of 30 steps
+    assert lines[0]["sparsity"] < lines[1]["sparsity"] < lines[2]["sparsity"]
+
+
+def test_the_result_is_that_of_the_saved_model(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    model = create_model("test-tiny", 10, 1)
+    rankprune.load(finished / "model.sparse.safetensors", model)
+    task = build(small(), data_of(16, 160, 100))
+    assert evaluate(model, task.data)["top1"] == result["accuracy_last"]
+    prunable = 8 * 9 + 16 * 72 + 160
+    assert result["prunable"] == prunable
+    assert result["kept"] == round(prunable * 0.1)
+    assert result["sparsity"] == 1 - result["kept"] / prunable
+    nonzero = sum(int(p.count_nonzero()) for p in model.parameters() if p.ndim > 1)
+    assert nonzero <= result["kept"]
+    assert result["macs_dense"] == 72 * 49 + 1152 * 16 + 160
+    assert result["macs_sparse"] == flops.count(model, torch.zeros(1, 1, 14, 14)).sparse
+    assert result["bytes_sparse"] == (finished / "model.sparse.safetensors").stat().st_size
+    rows = torch.cat([(p.flatten(1) == 0).all(1) for p in model.parameters() if p.ndim > 1])
+    assert (result["dead_filters"], result["filters"]) == (int(rows.sum()), 34)
+
+
+def test_best_is_chosen_among_epochs_at_the_target_only(finished: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    assert result["best_epoch"] == 3
+    best = checkpoint.read(finished / "best.ckpt")
+    model = create_model("test-tiny", 10, 1)
+    model.load_state_dict(best["model"])
+    assert evaluate(model, build(small(), data_of(16, 160, 100)).data)["top1"] == result["accuracy_best"] == best["metrics"]["test_top1"]
+
+
+def test_a_finished_run_is_found_and_not_run_again(finished: Path) -> None:
+    plug = Plug()
+    outcome = run(small(), finished.parent, watcher=plug)
+    assert outcome.found
+    assert outcome.folder == finished
+    assert plug.steps == []
+
+
+def test_dense_runs_count_every_epoch(tmp_path: Path) -> None:
+    outcome = run(small("fashion-dense", "epochs=2"), tmp_path)
+    lines = RunFolder(outcome.folder).metrics()
+    assert outcome.result["accuracy_best"] == max(line["test_top1"] for line in lines)
+    assert outcome.result["sparsity"] == 0
+    assert outcome.result["kept"] == outcome.result["prunable"]
+    assert outcome.result["training_flops"] == 20 * 16 * 6 * outcome.result["macs_dense"]
+
+
+def test_training_flops_of_a_fixed_mask(tmp_path: Path) -> None:
+    outcome = run(small("fashion-magnitude-90", "epochs=1"), tmp_path)
+    task = build(small("fashion-magnitude-90", "epochs=1"), data_of(16, 160, 100))
+    assert task.sparsifier is not None
+    positions = {"conv1.weight": 49, "conv2.weight": 16, "head.weight": 1}
+    macs = sum(int(mask.sum()) * positions[name] for name, mask in task.sparsifier.masks.items())
+    assert outcome.result["training_flops"] == pytest.approx(10 * 16 * 6 * macs)
+
+
+def test_an_unfinished_run_needs_resume(tmp_path: Path) -> None:
+    with pytest.raises(RunError):
+        run(small(), tmp_path, watcher=Plug(4))
+    with pytest.raises(Unfinished, match="--resume"):
+        run(small(), tmp_path)
+
+
+def test_two_writers(tmp_path: Path) -> None:
+    folder = RunFolder.of(small(), tmp_path)
+    folder.create()
+    with folder.locked(), pytest.raises(RunError, match=f"process {os.getpid()}"):
+        run(small(), tmp_path)
+    assert run(small(), tmp_path).result["steps"] == 30
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_loses_nothing(tmp_path: Path) -> None:
+    recipe = small("fashion-rpg-90", "optimizer.lr=1e20", "save.every_steps=1")
+    plug = Plug()
+    with pytest.raises(NanLoss) as caught:
+        run(recipe, tmp_path, watcher=plug)
+    assert f"step {plug.steps[-1] + 1} " in str(caught.value)
+    state, problem = checkpoint.load(RunFolder.of(recipe, tmp_path).path)
+    assert problem == ""
+    assert state["progress"]["step"] <= plug.steps[-1]
+    assert all(value.isfinite().all() for value in state["model"].values())
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
+    recipe = small("fashion-gmp-90", "save.every_steps=1")
+    folder = RunFolder.of(recipe, tmp_path).path
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    seen = []
+
+    def fill_the_disk() -> None:
+        seen.append(checkpoint.load(folder)[0]["progress"]["step"])
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, limits[1]))
+
+    try:
+        with pytest.raises(RunError, match=r"last|next") as caught:
+            run(recipe, tmp_path, watcher=Plug(5, fill_the_disk))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "File too large" in str(caught.value)
+    state, problem = checkpoint.load(folder)
+    assert (state["progress"]["step"], problem) == (seen[0], "")
+    assert not list(folder.glob(".*ckpt*"))
+    undisturbed = run(small("fashion-gmp-90", "save.every_steps=1"), tmp_path / "other").folder
+    resumed = run(recipe, tmp_path, resume=True).folder
+    assert model_bytes(resumed) == model_bytes(undisturbed)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="could not be written"):
+        run(small(), tmp_path / "file" / "runs")
+
+
+def test_off_target_is_an_error_and_no_result(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    task = build(small("fashion-gmp-90"), data_of(16, 160, 100))  # and not one step of training
+    with pytest.raises(OffTarget, match="keeps"):
+        finish(task, folder, Progress())
+    assert folder.result() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_leave_no_folder_behind(tmp_path: Path) -> None:
+    for overrides in (["model.name=no-such"], ["model.weights=absent.pth"], ["model.args={depth: 3}"], ["device=nope"]):
+        with pytest.raises(ValueError) as caught:
+            train(load_recipe("fashion-rpg-98", overrides), tmp_path)
+        assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
