@@ -12,10 +12,10 @@ import copy
 
 import torch
 import torchvision
-from _timing import interleave
 from torch import nn
 
 import rankprune as rp
+from _timing import interleave
 
 
 def main() -> None:

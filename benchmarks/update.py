@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import torch
 import torchvision
-from _memory import peak_bytes
-from _timing import interleave
 
 import rankprune as rp
+from _memory import peak_bytes
+from _timing import interleave
 
 DENSITY, FRACTION = 0.1, 0.2
 
@@ -70,10 +70,11 @@ def main() -> None:
     for timing in times.values():
         print(timing)
     ours_time, theirs_time = times.values()
-    print(f"ratio, minima: {theirs_time.minimum / ours_time.minimum:.1f}x   medians: {theirs_time.median / ours_time.median:.1f}x")
+    low, middle = theirs_time.minimum / ours_time.minimum, theirs_time.median / ours_time.median
+    print(f"ratio, minima: {low:.1f}x   medians: {middle:.1f}x")
     largest = max(w.numel() * w.element_size() for w in weights)
     for name, peak in (("rankprune", peak_bytes(ours)), ("the usual way", peak_bytes(theirs))):
-        print(f"peak memory beyond the masks, {name}: {peak / 2**20:.1f} MiB = {peak / largest:.2f} x the largest layer")
+        print(f"peak memory beyond the masks, {name}: {peak / 2**20:.1f} MiB = {peak / largest:.2f} largest layers")
 
 
 if __name__ == "__main__":

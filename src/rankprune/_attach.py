@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from . import budget as budgets
 from ._discover import find_sites, matches_name
@@ -14,17 +14,26 @@ from ._registry import create, method_info
 from .method import Extra, Group, Method
 
 
+class Sources(NamedTuple):
+    """What a method may draw on beside the weights."""
+
+    model: nn.Module
+    data: Iterable[Any] | None = None
+    loss_fn: Callable[..., Tensor] | None = None
+    example: Any = None
+
+
 def build_groups(
-    model: nn.Module,
+    sources: Sources,
     method: Any,
     sparsity: float | None,
     total_steps: int,
     dense: Iterable[Any],
     seed: int,
     extras: Sequence[Extra],
-    example: Any,
     hyper: Mapping[str, Any],
 ) -> tuple[list[Group], dict[str, str]]:
+    model = sources.model
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
         raise ValueError(f"total_steps={total_steps!r} is not a number of optimizer steps: give an int of 1 or more")
     sites, left_out = find_sites(model, dense)
@@ -37,12 +46,13 @@ def build_groups(
         sites = [s for s in sites if s not in mine]
         if not mine:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
-        groups.append(Group(as_method(spec, sparsity, hyper), mine, total_steps, seed, tuple(extras)))
+        made = as_method(spec, sparsity, hyper)
+        groups.append(Group(made, mine, total_steps, seed, tuple(extras), model, sources.data, sources.loss_fn))
     left_out |= {site.name: "no method named for it" for site in sites}
     for group in groups:
         check(group)
     if any(group.method.budget == "macs" for group in groups):
-        set_costs(model, example, groups)
+        set_costs(model, sources.example, groups)
     return groups, left_out
 
 
@@ -74,8 +84,9 @@ def check(group: Group) -> None:
         raise ValueError(f"budget={method.budget!r} is unknown: use 'weights' or 'macs'")
     if method.budget == "macs" and method.distribution != "global":
         raise ValueError(f"budget='macs' needs distribution='global', {name} has {method.distribution!r}")
-    if "data" in method.info.needs:
-        raise ValueError(f"{name} needs data: call rankprune.prune(model, {name!r}, data=…, loss_fn=…) first")
+    given = {"data": group.data, "loss": group.loss_fn}
+    if missing := sorted(need for need in method.info.needs & given.keys() if given[need] is None):
+        raise ValueError(f"{name} needs {' and '.join(missing)}: pass data=batches and loss_fn=f(outputs, targets)")
     total = sum(site.numel for site in group.sites)
     if method.sparsity is not None and budgets.kept(total, method.sparsity) < len(group.sites):
         raise ValueError(

@@ -29,6 +29,7 @@ def pack(groups: Sequence[Group], step: int) -> dict[str, Any]:
                 "retry": group.retry,
                 "total_steps": group.total_steps,
                 "seed": group.seed,
+                "state": {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.state.items()},
                 "sites": {site.key: _pack_site(site) for site in group.sites},
             }
             for group in groups
@@ -52,6 +53,7 @@ def unpack(state: Mapping[str, Any], groups: Sequence[Group]) -> int:
         raise ValueError(f"the sparsifier's state is incomplete ({error!r}): use another checkpoint") from None
     for entry, group, found in zip(saved, groups, masks):
         group.budget, group.retry = int(entry["budget"]), bool(entry["retry"])
+        group.state = {k: v.clone() if isinstance(v, Tensor) else v for k, v in entry["state"].items()}
         for site, mask in zip(group.sites, found):
             site.mask.copy_(site.part(mask))
             values = entry["sites"][site.key]["state"]

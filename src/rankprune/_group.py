@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from . import budget as budgets
 from ._site import Site
@@ -49,6 +50,11 @@ class Group:
     total_steps: int
     seed: int
     extras: Sequence[Extra] = ()
+    model: nn.Module | None = None
+    data: Iterable[Any] | None = None  # batches (inputs, targets), for methods that need them
+    loss_fn: Callable[..., Tensor] | None = None
+    optimizers: Sequence[Optimizer] = ()
+    state: dict[str, Any] = field(default_factory=dict)  # the method's own, beside that of its sites; saved
     step: int = 0  # the optimizer step this update belongs to, from 1
     final: int = 0  # budget at the end, in weights (or MACs)
     budget: int = 0  # the declared budget now

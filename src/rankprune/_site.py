@@ -64,6 +64,12 @@ class Site:
         return local(self.parameter.detach())
 
     @property
+    def value(self) -> Tensor:
+        """What is ranked by magnitude: the latent of a latent method, or the weight."""
+        latent = self.state.get("latent")
+        return self.weight if latent is None else latent
+
+    @property
     def shape(self) -> torch.Size:
         return self.parameter.shape
 

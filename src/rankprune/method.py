@@ -43,6 +43,7 @@ class Method:
 
     info: ClassVar[MethodInfo]
     instead: ClassVar[bool] = False  # the mask update replaces that optimizer step (RigL, RPG), or follows it
+    dense_state: ClassVar[bool] = False  # gradients and optimizer state stay dense at every step (SNFS)
 
     sparsity: float | None = None
     distribution: str = field(default="global", kw_only=True)
@@ -69,6 +70,9 @@ class Method:
     def reached_at(self, group: Group) -> int:
         """The step whose update reaches the final budget."""
         return group.updates()[-1] if group.updates() else 0
+
+    def after_step(self, site: Site, group: Group) -> None:
+        """Just after an optimizer step was taken, before the mask is applied: the weight may be changed in place."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._attach import build_groups
+from ._attach import Sources, build_groups
 from ._registry import method_info
 from ._site import Site
 from ._summary import Layer, Report
@@ -33,9 +33,7 @@ def prune(
     hyper = {"distribution": distribution} if isinstance(method, str) else {}
     if not issubclass(info.cls, Score) or info.moves:
         raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
-    if (data is None and "data" in info.needs) or (loss_fn is None and "loss" in info.needs):
-        raise ValueError(f"{info.name} needs {' and '.join(sorted(info.needs))}: pass data= and loss_fn=")
-    groups, left_out = build_groups(model, method, sparsity, 1, dense, seed, (), None, hyper)
+    groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper)
     (group,) = groups
     group.final = group.method.final_budget(group)
     group.start()
@@ -53,7 +51,7 @@ def sensitivity(
     dense: Iterable[str | type[nn.Module]] = (),
 ) -> dict[str, dict[float, float]]:
     """What `evaluate(model)` gives with one layer at a time cut by magnitude; the model is left as it was."""
-    groups, _ = build_groups(model, "magnitude", 0.5, 1, dense, 0, (), None, {})
+    groups, _ = build_groups(Sources(model), "magnitude", 0.5, 1, dense, 0, (), {})
     found: dict[str, dict[float, float]] = {}
     for site in groups[0].sites:
         found[site.name] = {sparsity: _with_layer_cut(model, site, sparsity, evaluate) for sparsity in sparsities}

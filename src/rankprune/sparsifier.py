@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import _checkpoint
-from ._attach import build_groups
+from ._attach import Sources, build_groups
 from ._clock import Clock
 from ._gradients import GradientMask, all_finite
 from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped, unwrap
@@ -40,14 +40,18 @@ def attach(
     seed: int = 0,
     extras: Sequence[Extra] = (),
     example: Any = None,
+    data: Iterable[Any] | None = None,
+    loss_fn: Callable[..., Tensor] | None = None,
     **hyper: Any,
 ) -> Sparsifier:
     """Make `optimizer.step()` prune the model; the training loop stays as it is.
 
     `method` is a name, a configured method, or a mapping glob -> method (first match wins, each with its own sparsity).
-    `total_steps` counts optimizer steps. `example` is an input of the model, needed for `budget="macs"` only.
+    `total_steps` counts optimizer steps. `example` is an input of the model, needed for `budget="macs"` only; `data`
+    (an iterable of batches) and `loss_fn(outputs, targets)` are for the methods whose `needs` name them.
     """
-    groups, left_out = build_groups(model, method, sparsity, total_steps, dense, seed, extras, example, hyper)
+    sources = Sources(model, data, loss_fn, example)
+    groups, left_out = build_groups(sources, method, sparsity, total_steps, dense, seed, extras, hyper)
     optimizers = [unwrap(o) for o in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
     return Sparsifier(optimizers, groups, left_out)
 
@@ -77,7 +81,7 @@ class Sparsifier:
         self._gradients: dict[Site, GradientMask] = {}
         for group in groups:
             for site in group.sites:
-                self._gradients[site] = GradientMask(site, lambda group=group: self._due(group))  # type: ignore[misc]
+                self._gradients[site] = GradientMask(site, lambda group=group: self._wants_dense(group))  # type: ignore[misc]
                 self._hooks.append(site.parameter.register_post_accumulate_grad_hook(self._gradients[site]))
         for o in optimizers:
             self._hooks.append(o.register_step_pre_hook(self._before))
@@ -216,7 +220,7 @@ class Sparsifier:
                     grad = local(site.parameter.grad)
                     grad.copy_(group.method.latent_grad(site, grad))
                 site.weight.copy_(site.state["latent"])
-            elif group not in self._updating:
+            elif group not in self._updating and not group.method.dense_state:
                 self._gradients[site].run()
             for extra in group.extras:
                 extra.before_step(site)
@@ -242,10 +246,13 @@ class Sparsifier:
         for parameter, grad in self._stash.pop(optimizer, []):
             parameter.grad = grad
         for group, site in [] if self._replaced() else self._of(optimizer):
+            group.method.after_step(site, group)
             for extra in group.extras:
                 extra.after_step(site)
             if isinstance(group.method, Latent):
                 site.state["latent"].copy_(site.weight)
+            elif group.method.dense_state:
+                site.hide(site.weight)
             elif group in self._updating or not self._keeps_zeros[optimizer]:
                 site.hide_all()
         self._stepped.append(optimizer)
@@ -281,8 +288,7 @@ class Sparsifier:
             group.run_update()
             for site in group.sites:
                 site.grad_scale = None
-                if not isinstance(group.method, Latent):
-                    site.hide_all()
+                self._hide(group, site)
         return True
 
     def _optimizer_loaded(self, optimizer: Optimizer) -> None:
@@ -292,8 +298,12 @@ class Sparsifier:
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _due(self, group: Group) -> bool:
-        """Whether the next step moves this group's masks, so that its gradients must stay dense."""
-        return group.retry or isinstance(group.method, Latent) or self._clock.due(group.updates())
+        """Whether the next step moves this group's masks."""
+        return group.retry or self._clock.due(group.updates())
+
+    def _wants_dense(self, group: Group) -> bool:
+        """Whether the next step needs this group's gradients dense."""
+        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group)
 
     def _replaced(self) -> bool:
         """Whether a mask update stands in for the optimizer step that is under way."""
@@ -301,6 +311,13 @@ class Sparsifier:
 
     def _of(self, optimizer: Optimizer) -> list[tuple[Group, Site]]:
         return [(group, site) for group in self.groups for site in group.sites if site.optimizer is optimizer]
+
+    def _hide(self, group: Group, site: Site) -> None:
+        """Zeros outside the mask, as far as the method wants them there."""
+        if group.method.dense_state:
+            site.hide(site.weight)
+        elif not isinstance(group.method, Latent):
+            site.hide_all()
 
     def _look(self) -> None:
         self._versions = {site: site.parameter._version for site in self.sites}
@@ -310,9 +327,10 @@ class Sparsifier:
         """Zeros outside the masks again, after others wrote weights or optimizer state."""
         for group in self.groups:
             for site in group.sites:
+                self._hide(group, site)
                 if not isinstance(group.method, Latent):
-                    site.hide_all()
-                elif not self._restored and self._versions.get(site) not in (None, site.parameter._version):
+                    continue
+                if not self._restored and self._versions.get(site) not in (None, site.parameter._version):
                     site.state["latent"].copy_(site.weight)  # weights loaded without a state of ours: start from them
         self._restored = False
         self._look()
@@ -320,7 +338,7 @@ class Sparsifier:
     @torch.no_grad()
     def _start(self) -> None:
         for group in self.groups:
-            group.budget = group.total
+            group.budget, group.optimizers = group.total, self.optimizers
             group.final = group.method.final_budget(group)
             group.start()
             for site in group.sites:

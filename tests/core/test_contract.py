@@ -27,7 +27,9 @@ def hyper(name: str) -> dict[str, Any]:
 
 
 def start(name: str, model: nn.Module, optimizer: Any, sparsity: float = 0.9, **options: Any) -> rp.Sparsifier:
-    return rp.attach(model, optimizer, name, sparsity=sparsity, total_steps=STEPS, **{**hyper(name), **options})
+    data = [batch(100 + i, next(model.parameters()).dtype) for i in range(4)]  # for the methods that need some
+    settings = {**hyper(name), "data": data, "loss_fn": nn.functional.cross_entropy, **options}
+    return rp.attach(model, optimizer, name, sparsity=sparsity, total_steps=STEPS, **settings)
 
 
 def check(sp: rp.Sparsifier, model: nn.Module) -> None:

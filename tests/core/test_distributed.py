@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from _nets import batch
 from torch import nn
 
 import rankprune as rp
+from _nets import batch
 
 STEPS = 12
 
@@ -32,6 +32,8 @@ def run(name: str, model: nn.Module, rank: int, world: int, resume_at: int | Non
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
     fields = rp.method_info(name).cls.__dataclass_fields__
     options: dict[str, Any] = {"every": 3} if "every" in fields else {}
+    data = [batch(100 + i, torch.float64) for i in range(4)]  # for the methods that need some
+    options |= {"data": data, "loss_fn": nn.functional.cross_entropy}
     sp = rp.attach(model, optimizer, name, sparsity=0.8, total_steps=STEPS, seed=1, **options)
     share = 8 // world
     for step in range(1, STEPS + 1):
