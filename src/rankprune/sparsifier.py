@@ -1,8 +1,7 @@
-"""The one stateful object: it hangs on the optimizer's step hooks and keeps masks, clock and optimizer state right."""
+"""The one stateful object, as a user sees it; `_hooks.py` is what it does around an optimizer step."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,17 +11,14 @@ from torch.optim import Optimizer
 
 from . import _checkpoint
 from ._attach import Sources, build_groups
-from ._clock import Clock
-from ._gradients import GradientMask, all_finite
-from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped, unwrap
+from ._hooks import StepHooks
+from ._optimizers import unwrap
 from ._sharding import local
-from ._site import Site, canonical
+from ._site import canonical
 from ._summary import Layer, Report
-from .method import Extra, Group, Latent, Method
+from .method import Extra, Group, Method
 
 __all__ = ["NotAtTarget", "Sparsifier", "attach"]
-
-log = logging.getLogger("rankprune")
 
 
 class NotAtTarget(RuntimeError):
@@ -56,37 +52,13 @@ def attach(
     return Sparsifier(optimizers, groups, left_out)
 
 
-class Sparsifier:
+class Sparsifier(StepHooks):
     """Returned by `attach`. Reads: masks, step, sparsity, target, budget, summary(). Ends with finalize()."""
 
     def __init__(self, optimizers: list[Optimizer], groups: list[Group], left_out: Mapping[str, str]) -> None:
-        self.optimizers, self.groups, self.left_out = optimizers, groups, dict(left_out)
-        self.sites = [site for group in groups for site in group.sites]
-        assign(self.sites, optimizers)
-        for site in self.sites:
-            if any(isinstance(h, GradientMask) for h in (site.parameter._post_accumulate_grad_hooks or {}).values()):
-                raise ValueError(f"{site.name} is attached already: detach() the first sparsifier before a second one")
-        self._keeps_zeros = {o: keeps_zeros(o) for o in optimizers}
-        self._clock = Clock()
-        self._restored = False  # state was loaded and no step taken since
-        self._updating: list[Group] = []  # groups whose masks move in the step that is under way
-        self._stepped: list[Optimizer] = []  # optimizers that have taken part in it
-        self._skipped: Tensor | None = None  # its flag, where a fused optimizer decides by itself
-        self._stash: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = {}
-        self._versions: dict[Site, int] = {}  # of the weights after our last look, to see when others write them
-        self._removed: dict[Site, Tensor] = {}  # what attach cut off, until the first step
+        super().__init__(optimizers, groups)
+        self.left_out = dict(left_out)
         self._report: Report | None = None
-        self._start()
-        self._hooks: list[Any] = []
-        self._gradients: dict[Site, GradientMask] = {}
-        for group in groups:
-            for site in group.sites:
-                self._gradients[site] = GradientMask(site, lambda group=group: self._wants_dense(group))  # type: ignore[misc]
-                self._hooks.append(site.parameter.register_post_accumulate_grad_hook(self._gradients[site]))
-        for o in optimizers:
-            self._hooks.append(o.register_step_pre_hook(self._before))
-            self._hooks.append(o.register_step_post_hook(self._after))
-            self._hooks.append(o.register_load_state_dict_post_hook(self._optimizer_loaded))
 
     # -- what a user reads ------------------------------------------------------------------------------------------
 
@@ -155,9 +127,10 @@ class Sparsifier:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. Load the model and the optimizer as well, before or after, in any order."""
         self._clock.steps = _checkpoint.unpack(state, self.groups)
-        self._restored = True
-        for site, values in self._removed.items():  # the weights were loaded before attach cut them
-            site.weight.copy_(values)
+        self._dirty = self._restored = True
+        for site, values in self._removed.items():
+            if not self._changed(site):  # the weights were loaded before attach cut them
+                site.weight.copy_(values)
         self._removed = {}
 
     def finalize(self, project: bool = False) -> Report:
@@ -179,171 +152,3 @@ class Sparsifier:
             self._report = self.summary()
             self.detach()
         return self._report
-
-    def detach(self) -> None:
-        """Take the hooks off and leave weights and masks as they are."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-
-    # -- the optimizer's hooks --------------------------------------------------------------------------------------
-
-    @torch.compiler.disable
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
-        if closure is None:
-            self._prepare(optimizer)
-            return None
-
-        def with_work() -> Any:  # the gradients exist only after the closure
-            result = closure()
-            self._prepare(optimizer)
-            return result
-
-        return ((args[0], with_work, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": with_work})
-
-    @torch.no_grad()
-    def _prepare(self, optimizer: Optimizer) -> None:
-        if optimizer in self._stepped:  # the other optimizers sat that step out
-            self._finish()
-        if not self._stepped:
-            self._begin(optimizer)
-        if self._replaced():
-            held = [(p, p.grad) for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-            for parameter, _ in held:
-                parameter.grad = None  # no optimizer touches a parameter without one
-            self._stash[optimizer] = held
-            return
-        for group, site in self._of(optimizer):
-            if isinstance(group.method, Latent):
-                if site.parameter.grad is not None:
-                    grad = local(site.parameter.grad)
-                    grad.copy_(group.method.latent_grad(site, grad))
-                site.weight.copy_(site.state["latent"])
-            elif group not in self._updating and not group.method.dense_state:
-                self._gradients[site].run()
-            for extra in group.extras:
-                extra.before_step(site)
-
-    def _begin(self, optimizer: Optimizer) -> None:
-        self._removed = {}
-        if any(self._versions.get(site) != site.parameter._version for site in self.sites) or self._restored:
-            self._clean()  # someone wrote weights or state: a checkpoint was loaded, say
-        self._skipped = skipped(optimizer)
-        self._updating = [group for group in self.groups if self._due(group)]
-        if self._updating and self._skipped is not None:
-            if self._skipped.item():
-                self._updating = []
-            else:
-                self._skipped = None  # looked at: the step is taken
-        early = [group for group in self._updating if group.method.replaces_step()]
-        if early and not self._update(early):
-            self._updating = [group for group in self._updating if group not in early]
-
-    @torch.compiler.disable
-    @torch.no_grad()
-    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        for parameter, grad in self._stash.pop(optimizer, []):
-            parameter.grad = grad
-        for group, site in [] if self._replaced() else self._of(optimizer):
-            group.method.after_step(site, group)
-            for extra in group.extras:
-                extra.after_step(site)
-            if isinstance(group.method, Latent):
-                site.state["latent"].copy_(site.weight)
-            elif group.method.dense_state:
-                site.hide(site.weight)
-            elif group in self._updating or not self._keeps_zeros[optimizer]:
-                site.hide_all()
-        self._stepped.append(optimizer)
-        if len(self._stepped) == len(self.optimizers):
-            self._finish()
-
-    def _finish(self) -> None:
-        self._stepped = []
-        late = [group for group in self._updating if not group.method.replaces_step()]
-        if late:
-            self._update(late)
-        for group in self.groups:
-            if isinstance(group.method, Latent):
-                for site in group.sites:
-                    site.weight.copy_(group.method.effective(site))
-        self._updating = []
-        self._clock.tick(self._skipped)
-        self._look()
-
-    def _update(self, groups: list[Group]) -> bool:
-        """Let the methods move their masks; False, with the old masks, where a weight or gradient is not finite."""
-        if not all_finite([site for group in groups for site in group.sites]):
-            if not groups[0].retry:
-                log.warning("step %d: a weight or gradient is not finite, the mask update waits", self.step + 1)
-            for group in groups:
-                group.retry = True
-            return False
-        for group in groups:
-            group.retry = False
-            group.step = self.step + 1
-            for site in group.sites:  # an optimizer that has stepped has unscaled its gradients already
-                site.grad_scale = grad_scale(site.optimizer) if group.method.replaces_step() else None
-            group.run_update()
-            for site in group.sites:
-                site.grad_scale = None
-                self._hide(group, site)
-        return True
-
-    def _optimizer_loaded(self, optimizer: Optimizer) -> None:
-        disown_state(optimizer, [site.parameter for _, site in self._of(optimizer)])
-        self._versions.clear()
-
-    # -- helpers ----------------------------------------------------------------------------------------------------
-
-    def _due(self, group: Group) -> bool:
-        """Whether the next step moves this group's masks."""
-        return group.retry or self._clock.due(group.updates())
-
-    def _wants_dense(self, group: Group) -> bool:
-        """Whether the next step needs this group's gradients dense."""
-        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group)
-
-    def _replaced(self) -> bool:
-        """Whether a mask update stands in for the optimizer step that is under way."""
-        return any(group.method.replaces_step() for group in self._updating)
-
-    def _of(self, optimizer: Optimizer) -> list[tuple[Group, Site]]:
-        return [(group, site) for group in self.groups for site in group.sites if site.optimizer is optimizer]
-
-    def _hide(self, group: Group, site: Site) -> None:
-        """Zeros outside the mask, as far as the method wants them there."""
-        if group.method.dense_state:
-            site.hide(site.weight)
-        elif not isinstance(group.method, Latent):
-            site.hide_all()
-
-    def _look(self) -> None:
-        self._versions = {site: site.parameter._version for site in self.sites}
-
-    @torch.no_grad()
-    def _clean(self) -> None:
-        """Zeros outside the masks again, after others wrote weights or optimizer state."""
-        for group in self.groups:
-            for site in group.sites:
-                self._hide(group, site)
-                if not isinstance(group.method, Latent):
-                    continue
-                if not self._restored and self._versions.get(site) not in (None, site.parameter._version):
-                    site.state["latent"].copy_(site.weight)  # weights loaded without a state of ours: start from them
-        self._restored = False
-        self._look()
-
-    @torch.no_grad()
-    def _start(self) -> None:
-        for group in self.groups:
-            group.budget, group.optimizers = group.total, self.optimizers
-            group.final = group.method.final_budget(group)
-            group.start()
-            for site in group.sites:
-                before = site.weight.clone()
-                site.hide(site.weight)
-                if not torch.equal(before, site.weight):
-                    self._removed[site] = before
-        self._look()

@@ -269,6 +269,15 @@ def test_loading_an_optimizer_leaves_its_checkpoint_alone() -> None:
                 assert torch.equal(state[key], kept["state"][index][key])
 
 
+def test_momentum_from_before_attach_does_not_revive_weights() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    train(model, optimizer, 1, 3)
+    sp = attach(model, optimizer)
+    train(model, optimizer, 4, 4)
+    zeros_hold(sp)
+
+
 def test_weights_loaded_in_mid_run_are_masked_at_the_next_step() -> None:
     model = cnn()
     optimizer = sgd(model)

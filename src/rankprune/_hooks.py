@@ -1,0 +1,220 @@
+"""What happens around an optimizer step: masks, clock, gradients and optimizer state are kept right here."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ._clock import Clock
+from ._gradients import GradientMask, all_finite
+from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped
+from ._sharding import local
+from ._site import Site
+from .method import Group, Latent
+
+log = logging.getLogger("rankprune")
+
+
+class StepHooks:
+    """Hangs on the optimizers' step hooks and on the arrival of gradients. `Sparsifier` is its public face."""
+
+    def __init__(self, optimizers: list[Optimizer], groups: list[Group]) -> None:
+        self.optimizers, self.groups = optimizers, groups
+        self.sites = [site for group in groups for site in group.sites]
+        assign(self.sites, optimizers)
+        for site in self.sites:
+            if any(isinstance(h, GradientMask) for h in (site.parameter._post_accumulate_grad_hooks or {}).values()):
+                raise ValueError(f"{site.name} is attached already: detach() the first sparsifier before a second one")
+        self._keeps_zeros = {o: keeps_zeros(o) for o in optimizers}
+        self._clock = Clock()
+        self._dirty = True  # the optimizer's state may be dense: found so at attach, or loaded since
+        self._restored = False  # a state of ours was loaded and no step taken since
+        self._updating: list[Group] = []  # groups whose masks move in the step that is under way
+        self._stepped: list[Optimizer] = []  # optimizers that have taken part in it
+        self._skipped: Tensor | None = None  # its flag, where a fused optimizer decides by itself
+        self._stash: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = {}
+        self._versions: dict[Site, int] = {}  # of the weights after our last look, to see when others write them
+        self._removed: dict[Site, Tensor] = {}  # what attach cut off, until the first step
+        self._start()
+        self._hooks: list[Any] = []
+        self._gradients: dict[Site, GradientMask] = {}
+        for group in groups:
+            for site in group.sites:
+                self._gradients[site] = GradientMask(site, lambda group=group: self._wants_dense(group))  # type: ignore[misc]
+                self._hooks.append(site.parameter.register_post_accumulate_grad_hook(self._gradients[site]))
+        for o in optimizers:
+            self._hooks.append(o.register_step_pre_hook(self._before))
+            self._hooks.append(o.register_step_post_hook(self._after))
+            self._hooks.append(o.register_load_state_dict_post_hook(self._optimizer_loaded))
+
+    def detach(self) -> None:
+        """Take the hooks off and leave weights and masks as they are."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    @torch.compiler.disable
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            self._prepare(optimizer)
+            return None
+
+        def with_work() -> Any:  # the gradients exist only after the closure
+            result = closure()
+            self._prepare(optimizer)
+            return result
+
+        return ((args[0], with_work, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": with_work})
+
+    @torch.no_grad()
+    def _prepare(self, optimizer: Optimizer) -> None:
+        if optimizer in self._stepped:  # the other optimizers sat that step out
+            self._finish()
+        if not self._stepped:
+            self._begin(optimizer)
+        if self._replaced():
+            held = [(p, p.grad) for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+            for parameter, _ in held:
+                parameter.grad = None  # no optimizer touches a parameter without one
+            self._stash[optimizer] = held
+            return
+        for group, site in self._of(optimizer):
+            if isinstance(group.method, Latent):
+                if site.parameter.grad is not None:
+                    grad = local(site.parameter.grad)
+                    grad.copy_(group.method.latent_grad(site, grad))
+                site.weight.copy_(site.state["latent"])
+            elif group not in self._updating and not group.method.dense_state:
+                self._gradients[site].run()
+            for extra in group.extras:
+                extra.before_step(site)
+
+    def _begin(self, optimizer: Optimizer) -> None:
+        self._removed = {}
+        if self._dirty or any(self._changed(site) for site in self.sites):
+            self._clean()
+        self._skipped = skipped(optimizer)
+        self._updating = [group for group in self.groups if self._due(group)]
+        if self._updating and self._skipped is not None:
+            if self._skipped.item():
+                self._updating = []
+            else:
+                self._skipped = None  # looked at: the step is taken
+        early = [group for group in self._updating if group.method.replaces_step()]
+        if early and not self._update(early):
+            self._updating = [group for group in self._updating if group not in early]
+
+    @torch.compiler.disable
+    @torch.no_grad()
+    def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        for parameter, grad in self._stash.pop(optimizer, []):
+            parameter.grad = grad
+        for group, site in [] if self._replaced() else self._of(optimizer):
+            group.method.after_step(site, group)
+            for extra in group.extras:
+                extra.after_step(site)
+            if isinstance(group.method, Latent):
+                site.state["latent"].copy_(site.weight)
+            elif group.method.dense_state:
+                site.hide(site.weight)
+            elif group in self._updating or not self._keeps_zeros[optimizer]:
+                site.hide_all()
+        self._stepped.append(optimizer)
+        if len(self._stepped) == len(self.optimizers):
+            self._finish()
+
+    def _finish(self) -> None:
+        self._stepped = []
+        late = [group for group in self._updating if not group.method.replaces_step()]
+        if late:
+            self._update(late)
+        for group in self.groups:
+            if isinstance(group.method, Latent):
+                for site in group.sites:
+                    site.weight.copy_(group.method.effective(site))
+        self._updating = []
+        self._clock.tick(self._skipped)
+        self._look()
+
+    def _update(self, groups: list[Group]) -> bool:
+        """Let the methods move their masks; False, with the old masks, where a weight or gradient is not finite."""
+        if not all_finite([site for group in groups for site in group.sites]):
+            if not groups[0].retry:
+                log.warning("step %d: a weight or gradient is not finite, the mask update waits", self._clock.steps + 1)
+            for group in groups:
+                group.retry = True
+            return False
+        for group in groups:
+            group.retry = False
+            group.step = self._clock.steps + 1
+            for site in group.sites:  # an optimizer that has stepped has unscaled its gradients already
+                site.grad_scale = grad_scale(site.optimizer) if group.method.replaces_step() else None
+            group.run_update()
+            for site in group.sites:
+                site.grad_scale = None
+                self._hide(group, site)
+        return True
+
+    def _optimizer_loaded(self, optimizer: Optimizer) -> None:
+        disown_state(optimizer, [site.parameter for _, site in self._of(optimizer)])
+        self._dirty = True
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _due(self, group: Group) -> bool:
+        """Whether the next step moves this group's masks."""
+        return group.retry or self._clock.due(group.updates())
+
+    def _wants_dense(self, group: Group) -> bool:
+        """Whether the next step needs this group's gradients dense."""
+        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group)
+
+    def _replaced(self) -> bool:
+        """Whether a mask update stands in for the optimizer step that is under way."""
+        return any(group.method.replaces_step() for group in self._updating)
+
+    def _of(self, optimizer: Optimizer) -> list[tuple[Group, Site]]:
+        return [(group, site) for group in self.groups for site in group.sites if site.optimizer is optimizer]
+
+    def _hide(self, group: Group, site: Site) -> None:
+        """Zeros outside the mask, as far as the method wants them there."""
+        if group.method.dense_state:
+            site.hide(site.weight)
+        elif not isinstance(group.method, Latent):
+            site.hide_all()
+
+    def _changed(self, site: Site) -> bool:
+        """Whether someone else wrote this weight since we last looked: a checkpoint was loaded, say."""
+        return self._versions[site] != site.parameter._version
+
+    def _look(self) -> None:
+        self._versions = {site: site.parameter._version for site in self.sites}
+
+    @torch.no_grad()
+    def _clean(self) -> None:
+        """Zeros outside the masks again, after others wrote weights or optimizer state."""
+        for group in self.groups:
+            for site in group.sites:
+                self._hide(group, site)
+                if isinstance(group.method, Latent) and self._changed(site) and not self._restored:
+                    site.state["latent"].copy_(site.weight)  # weights loaded without a state of ours: start from them
+        self._dirty = self._restored = False
+        self._look()
+
+    @torch.no_grad()
+    def _start(self) -> None:
+        for group in self.groups:
+            group.budget, group.optimizers = group.total, self.optimizers
+            group.final = group.method.final_budget(group)
+            group.start()
+            for site in group.sites:
+                before = site.weight.clone()
+                site.hide(site.weight)
+                if not torch.equal(before, site.weight):
+                    self._removed[site] = before
+        self._look()
