@@ -202,7 +202,8 @@ class StepHooks:
             for site in group.sites:
                 self._hide(group, site)
                 if isinstance(group.method, Latent) and self._changed(site) and not self._restored:
-                    site.state["latent"].copy_(site.weight)  # weights loaded without a state of ours: start from them
+                    # weights loaded without a state of ours: start from them
+                    site.state["latent"].copy_(group.method.to_latent(site.weight))
         self._dirty = self._restored = False
         self._look()
 

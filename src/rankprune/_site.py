@@ -43,6 +43,7 @@ class Site:
     cost: int = 1  # what one weight costs of the budget: 1, or its MACs
     shards: RowShards | None = None
     optimizer: Optimizer | None = None  # the one that steps this weight
+    param_group: int = 0  # where in it
     state: dict[str, Any] = field(default_factory=dict)  # the method's own; saved with the masks
     seed: int = 0
     step: int = 0  # the optimizer step of the update that is under way, from 1 (0: at attach)
@@ -62,6 +63,11 @@ class Site:
     def weight(self) -> Tensor:
         """The values (of this rank's part), without gradient tracking."""
         return local(self.parameter.detach())
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this weight now."""
+        return float(self.optimizer.param_groups[self.param_group]["lr"]) if self.optimizer else 0.0
 
     @property
     def value(self) -> Tensor:
@@ -112,6 +118,12 @@ class Site:
     def part(self, whole: Tensor) -> Tensor:
         """What lies here of a full tensor."""
         return self.shards.scatter(whole) if self.shards else whole
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this weight now."""
+        groups = self.optimizer.param_groups if self.optimizer else []
+        return next(float(g["lr"]) for g in groups if any(p is self.parameter for p in g["params"]))
 
     def optimizer_state(self) -> list[Tensor]:
         """The optimizer's tensors of the weight's shape: momenta and moments, whatever their names."""

@@ -90,7 +90,7 @@ class Periodic:
             return min(self.default_end(total_steps), total_steps + 1)
         return min(as_step(self.update_end, total_steps, "update_end"), total_steps + 1)
 
-    def updates(self, total_steps: int) -> range:
+    def updates(self, total_steps: int) -> Sequence[int]:
         if not isinstance(self.every, int) or self.every < 1:
             raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
         steps = range(self.every, self.end(total_steps), self.every)
@@ -113,7 +113,7 @@ class Gradual(Periodic):
     prune_end: Step = field(default=0.9, kw_only=True)
     density_schedule: Literal["exponential", "cubic"] = field(default="exponential", kw_only=True)
 
-    def updates(self, total_steps: int) -> range:
+    def updates(self, total_steps: int) -> Sequence[int]:
         if self.density_schedule not in ("exponential", "cubic"):
             raise ValueError(f"density_schedule={self.density_schedule!r} is unknown: use 'exponential' or 'cubic'")
         return super().updates(total_steps)
@@ -168,15 +168,30 @@ class DropGrow(Periodic, Method):
 
     In the order of the RigL and RPG papers: each layer's count is set (by the budget), the `fraction` of it with the
     lowest drop score leaves, and the best by grow score among all that is not kept enters; what was out enters at 0.
+    Two options stem from CHTs (Zhang et al. 2025): `drop="relative"` scores a weight by its share of what its neurons
+    have, and `growth="sampled"` draws what enters with a chance in proportion to the grow score.
     """
 
     grow: Value = field(default=0.3, kw_only=True)
+    drop: Literal["magnitude", "relative"] = field(default="magnitude", kw_only=True)
+    growth: Literal["top", "sampled"] = field(default="top", kw_only=True)
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        for name, allowed in (("drop", ("magnitude", "relative")), ("growth", ("top", "sampled"))):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
+        return super().updates(total_steps)
 
     def drop_score(self, site: Site) -> Tensor:
-        return site.weight.abs()
+        return site.weight.abs() if self.drop == "magnitude" else relative_importance(site)
 
     def grow_score(self, site: Site) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} needs a grow_score(site)")
+
+    def growth_key(self, site: Site) -> Tensor:
+        """What growth is ranked by: the score, or a key whose largest are a draw without replacement by the score."""
+        score = self.grow_score(site)
+        return score if self.growth == "top" else score / -site.random().to(score).log()  # Efraimidis & Spirakis 2006
 
     def fraction(self, group: Group) -> float:
         """Share of a layer to exchange: cosine-annealed from `grow` to 0 at the end of updates."""
@@ -202,8 +217,19 @@ class DropGrow(Periodic, Method):
                 site.mask.copy_(group.keep(site, self.drop_score, count, among=site.mask))
                 site.hide(site.weight)  # what falls out here restarts from 0, even if it is grown at once
             kept = self.kept_of(group, site, count)
-            grown = group.keep(site, self.grow_score, count - site.count(kept), without=kept)
+            grown = group.keep(site, self.growth_key, count - site.count(kept), without=kept)
             site.mask.copy_(kept.logical_or_(grown))
+
+
+def relative_importance(site: Site) -> Tensor:
+    """|w| as a share of its row's sum plus as a share of its column's: the last weights of a neuron score high."""
+    size = site.weight.abs()
+    rows = size.sum(dim=tuple(range(1, size.dim())), keepdim=True)
+    columns = size.sum(dim=(0, *range(2, size.dim())), keepdim=True)
+    if site.shards:
+        columns = site.shards.sum(columns)
+    tiny = torch.finfo(size.dtype).tiny  # an empty row is 0 / tiny = 0
+    return size / rows.clamp_min(tiny) + size / columns.clamp_min(tiny)
 
 
 @dataclass
@@ -241,6 +267,10 @@ class Latent(Method):
         """The latent's gradient from the weight's; linear in it, since it may still carry a loss scale."""
         return grad
 
+    def to_latent(self, weight: Tensor) -> Tensor:
+        """The latent whose dense image is this weight."""
+        return weight.clone()
+
     def scheduled(self, group: Group) -> int:
         return group.final
 
@@ -253,4 +283,4 @@ class Latent(Method):
 
     def start(self, group: Group) -> None:
         for site in group.sites:
-            site.state["latent"] = site.weight.clone()
+            site.state["latent"] = self.to_latent(site.weight)
