@@ -119,12 +119,6 @@ class Site:
         """What lies here of a full tensor."""
         return self.shards.scatter(whole) if self.shards else whole
 
-    @property
-    def lr(self) -> float:
-        """The learning rate of this weight now."""
-        groups = self.optimizer.param_groups if self.optimizer else []
-        return next(float(g["lr"]) for g in groups if any(p is self.parameter for p in g["params"]))
-
     def optimizer_state(self) -> list[Tensor]:
         """The optimizer's tensors of the weight's shape: momenta and moments, whatever their names."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
