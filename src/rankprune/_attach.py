@@ -46,14 +46,27 @@ def build_groups(
         sites = [s for s in sites if s not in mine]
         if not mine:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
-        made = as_method(spec, sparsity, hyper)
-        groups.append(Group(made, mine, total_steps, seed, tuple(extras), model, sources.data, sources.loss_fn))
+        spec, named = split_extras(spec)
+        made, added = as_method(spec, sparsity, hyper), (*named, *extras)
+        for extra in added:
+            extra.check(made)
+        groups.append(Group(made, mine, total_steps, seed, added, model, sources.data, sources.loss_fn))
     left_out |= {site.name: "no method named for it" for site in sites}
     for group in groups:
         check(group)
     if any(group.method.budget == "macs" for group in groups):
         set_costs(model, sources.example, groups)
     return groups, left_out
+
+
+def split_extras(spec: Any) -> tuple[Any, list[Extra]]:
+    """A name such as "acdc+ham" is a method and the extras to add to it."""
+    if not isinstance(spec, str) or "+" not in spec:
+        return spec, []
+    from .extras import create_extra
+
+    name, *extras = spec.split("+")
+    return name, [create_extra(extra) for extra in extras]
 
 
 def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Method:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,13 +26,16 @@ class Extra:
 
     name: ClassVar[str] = "extra"
 
+    def check(self, method: Method) -> None:
+        """Raise where this extra does not go with a method."""
+
     def score(self, site: Site, score: Tensor) -> Tensor:
-        """Change the score by which weights stay."""
+        """Change the score by which weights stay within a layer; how many stay is settled by the method's own."""
         return score
 
-    def reserve(self, site: Site) -> Tensor | None:
-        """Positions that stay whatever their score."""
-        return None
+    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
+        """Positions that stay whatever their score, as masks by site."""
+        return {}
 
     def before_step(self, site: Site) -> None:
         """Just before an optimizer step: `site.parameter.grad` may be changed in place."""
@@ -75,15 +78,20 @@ class Group:
         return bisect.bisect_right(self.updates(), self.step) - 1
 
     def scored(
-        self, site: Site, score: ScoreOf, among: Tensor | None = None, without: Tensor | None = None
+        self,
+        site: Site,
+        score: ScoreOf,
+        among: Tensor | None = None,
+        without: Tensor | None = None,
+        extras: Sequence[Extra] = (),
     ) -> Callable[[], Tensor]:
-        """The score as selection consumes it: a tensor of its own, extras applied; what is not `among` comes last."""
+        """The score as selection consumes it: a tensor of its own; what is reserved comes first, not `among` last."""
 
         def make() -> Tensor:
             values = score(site)
             if any(values.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in site.tensors()):
                 values = values.clone()
-            for extra in self.extras:
+            for extra in extras:
                 values = extra.score(site, values)
             if site.reserved is not None:
                 values = values.masked_fill_(site.reserved, torch.inf)
@@ -96,8 +104,12 @@ class Group:
     def keep(
         self, site: Site, score: ScoreOf, count: int, among: Tensor | None = None, without: Tensor | None = None
     ) -> Tensor:
-        """Mask of the `count` best of a site by score; those `among` come first, those in `without` last."""
-        return keep_largest(self.scored(site, score, among, without), count, shards=site.shards)
+        """Mask of the `count` best of a site by score; those `among` come first, those in `without` last.
+
+        Extras speak when it is settled what stays, not when something is grown beside it.
+        """
+        extras = self.extras if without is None else ()
+        return keep_largest(self.scored(site, score, among, without, extras), count, shards=site.shards)
 
     def counts(self, score: ScoreOf, budget: int) -> list[int]:
         """How many weights stay in each site: by the fixed distribution, or by score over all (active ones first)."""
@@ -135,9 +147,10 @@ class Group:
 
     def _reserve(self) -> None:
         for site in self.sites:
-            site.seed, site.step = self.seed, self.step
-            held = [mask for extra in self.extras if (mask := extra.reserve(site)) is not None]
-            site.reserved = torch.stack(held).any(0) if held else None
+            site.seed, site.step, site.reserved = self.seed, self.step, None
+        for extra in self.extras:
+            for site, mask in extra.reserve(self).items():
+                site.reserved = mask if site.reserved is None else site.reserved | mask
 
     def start(self) -> None:
         """Masks at attach."""

@@ -27,12 +27,17 @@ def unwrap(optimizer: Any) -> Optimizer:
 def assign(sites: Sequence[Site], optimizers: Sequence[Optimizer]) -> None:
     """Give each site the optimizer that steps it."""
     for site in sites:
-        mine = [o for o in optimizers if any(site.parameter is p for group in o.param_groups for p in group["params"])]
+        mine = [
+            (optimizer, index)
+            for optimizer in optimizers
+            for index, group in enumerate(optimizer.param_groups)
+            if any(site.parameter is p for p in group["params"])
+        ]
         if len(mine) != 1:
             many = "no optimizer" if not mine else f"{len(mine)} optimizers"
             way_out = "add it, or leave it out with dense=" if not mine else "give it to one of them"
             raise ValueError(f"{site.name} is in {many}: {way_out}")
-        site.optimizer = mine[0]
+        site.optimizer, site.param_group = mine[0]
 
 
 def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:

@@ -381,10 +381,11 @@ def test_extras_are_called_around_every_step_that_is_taken() -> None:
         def after_step(self, site: Any) -> None:
             self.calls.append(("after", site.name))
 
-        def reserve(self, site: Any) -> Tensor:
-            mask = torch.zeros_like(site.mask)
-            mask.view(-1)[:2] = True  # the first two, whatever their score
-            return mask
+        def reserve(self, group: Any) -> dict[Any, Tensor]:
+            masks = {site: torch.zeros_like(site.mask) for site in group.sites}
+            for mask in masks.values():
+                mask.view(-1)[:2] = True  # the first two, whatever their score
+            return masks
 
     extra = Count()
     model = cnn()

@@ -1,0 +1,29 @@
+"""Extras compose with any method: `attach(…, "acdc+ham")` or `extras=[rankprune.extras.HAM()]`."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from .._registry import nearest
+from ..method import Extra
+from .ham import HAM
+from .rank_floor import RankFloor
+from .rank_steer import RankSteer
+from .sparseopt import SparseOpt
+from .tail_taylor import TailTaylor
+
+__all__ = ["HAM", "RankFloor", "RankSteer", "SparseOpt", "TailTaylor", "create_extra", "list_extras"]
+
+_EXTRAS: dict[str, type[Extra]] = {cls.name: cls for cls in (HAM, RankFloor, RankSteer, SparseOpt, TailTaylor)}
+
+
+def list_extras(pattern: str = "*") -> list[str]:
+    """Names of the extras that match a shell pattern."""
+    return sorted(fnmatch.filter(_EXTRAS, pattern))
+
+
+def create_extra(name: str) -> Extra:
+    """An extra with its defaults; an unknown name is an error that names the nearest."""
+    if name not in _EXTRAS:
+        raise ValueError(f"there is no extra {name!r}: {nearest(name, _EXTRAS)}")
+    return _EXTRAS[name]()

@@ -1,0 +1,120 @@
+"""A floor under the rank: reserve the weights without which a layer cannot have it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..method import Extra, Group, Score, Site
+from ..topk import keep_largest
+
+
+@dataclass
+class RankFloor(Extra):
+    """Hold the largest weights that give each layer its structural rank before the rest of the budget is spent.
+
+    The rank of a layer is at most the largest matching of its mask, and a dead row can be revived neither by magnitude
+    nor by the rank gradient, which is exactly 0 there. `cover` says what is held: "row" the largest weight of every
+    output row, "row+column" that of every input channel as well, "matching" one weight a row or column, no two in the
+    same (full structural rank). `share` holds the largest part of it; all is scaled down to `most` of the final budget;
+    a new choice is made at every `every`-th step.
+    """
+
+    name: ClassVar[str] = "rank_floor"
+    cover: Literal["row", "row+column", "matching"] = "row"
+    share: float = 1.0
+    most: float = 0.4
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.cover not in _COVERS:
+            raise ValueError(f"cover={self.cover!r} is unknown: use {', '.join(map(repr, _COVERS))}")
+        for name in ("share", "most"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not a share: give a number in (0, 1]")
+
+    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
+        stale = [s for s in group.sites if "floor" not in s.state or group.step % self.every == 0]
+        if stale:
+            self._choose(group)
+        return {site: site.part(_as_mask(site)) for site in group.sites}
+
+    def _choose(self, group: Group) -> None:
+        """The reserved positions of every site, as flat indices in its state."""
+        ranked = {site: site.whole(candidates(site)) for site in group.sites}
+        covers = {site: _COVERS[self.cover](_rows_first(ranked[site], site)) for site in group.sites}
+        for site, cover in covers.items():
+            # A method that only cuts cannot bring a weight back: the old choice holds where the new one would need to.
+            gone = cover & ~_rows_first(site.whole(site.mask), site)
+            if isinstance(group.method, Score) and "floor" in site.state and bool(gone.any()):
+                covers[site] = _rows_first(_as_mask(site), site)
+        costs = sum(int(cover.sum()) * site.cost for site, cover in covers.items())
+        scale = min(self.share, self.most * group.final / max(costs, 1))
+        for site, cover in covers.items():
+            values = _rows_first(ranked[site], site)
+            count = int(scale * int(cover.sum()) + 1e-9)
+            held = keep_largest(values.masked_fill(~cover, -torch.inf), count)
+            held = held.transpose(0, 1) if site.transposed else held
+            site.state["floor"] = held.reshape(-1).nonzero().view(-1)
+
+
+def candidates(site: Site) -> Tensor:
+    """What a weight is worth to the floor: its magnitude; where it is out and has none, its gradient, always below."""
+    values = site.value.abs()
+    if "latent" in site.state or site.parameter.grad is None or bool(site.mask.all()):
+        return values
+    grads = site.grad.abs()
+    active = values[site.mask & (values > 0)]
+    least = active.min() if active.numel() else values.new_ones(())
+    return torch.where(site.mask, values, grads / grads.max().clamp_min(1e-30) * least * 0.5)
+
+
+def _rows_first(tensor: Tensor, site: Site) -> Tensor:
+    return tensor.transpose(0, 1) if site.transposed else tensor
+
+
+def _as_mask(site: Site) -> Tensor:
+    mask = torch.zeros(site.numel, dtype=torch.bool, device=site.weight.device)
+    mask[site.state["floor"].to(mask.device)] = True
+    return mask.view(site.shape)
+
+
+def row_cover(values: Tensor) -> Tensor:
+    """The largest entry of every row."""
+    best = values.flatten(1).argmax(1, keepdim=True)
+    return torch.zeros_like(values, dtype=torch.bool).flatten(1).scatter_(1, best, True).view(values.shape)
+
+
+def row_and_column_cover(values: Tensor) -> Tensor:
+    """The largest entry of every output row and of every input channel."""
+    return row_cover(values) | row_cover(values.transpose(0, 1)).transpose(0, 1)
+
+
+def matching_cover(values: Tensor) -> Tensor:
+    """A matching of min(m, n) entries, the largest first: greedy, by rounds of those that lead their row and column."""
+    matrix = values.flatten(1)
+    rows, columns = (torch.arange(n, device=values.device) for n in matrix.shape)
+    mask = torch.zeros_like(matrix, dtype=torch.bool)
+    while rows.numel() and columns.numel():
+        free = matrix[rows][:, columns]
+        best_column = free.argmax(1)
+        best_row = free.argmax(0)
+        leads = best_row[best_column] == torch.arange(rows.numel(), device=values.device)  # each is the other's best
+        mask[rows[leads], columns[best_column[leads]]] = True
+        taken = best_column[leads]
+        rows = rows[~leads]
+        keep = torch.ones(columns.numel(), dtype=torch.bool, device=values.device)
+        keep[taken] = False
+        columns = columns[keep]
+    return mask.view(values.shape)
+
+
+_COVERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "row": row_cover,
+    "row+column": row_and_column_cover,
+    "matching": matching_cover,
+}

@@ -1,0 +1,42 @@
+"""The rank gradient as a signal to grow inside latent methods, which have no grow step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from .. import rank
+from .._sharding import local
+from ..method import Extra, Latent, Method, Site
+
+
+@dataclass
+class RankSteer(Extra):
+    """Every `every` steps, push the latents of cut weights along the rank gradient, κ times as hard as their own does.
+
+    At a cut position the rank gradient is 2 Trun_k(W̄)/‖W‖. The push is scale-free (by root mean squares) and works only
+    while a layer is sparse enough (`above`).
+    """
+
+    name: ClassVar[str] = "rank_steer"
+    kappa: float = 0.3
+    delta: float = 0.2
+    every: int = 20
+    above: float = 0.9
+
+    def check(self, method: Method) -> None:
+        if not isinstance(method, Latent):
+            raise ValueError(f"rank_steer moves latents and {method.info.name} has none: use one such as feather")
+
+    def before_step(self, site: Site) -> None:
+        if site.parameter.grad is None or (site.step + 1) % self.every or 1 - site.kept() / site.numel < self.above:
+            return
+        grad, cut = local(site.parameter.grad), ~site.mask
+        whole = site.whole(torch.where(site.mask, site.state["latent"], 0.0))
+        push = rank.rank_grad(whole.transpose(0, 1) if site.transposed else whole, self.delta)
+        push = site.part(push.transpose(0, 1) if site.transposed else push)[cut]
+        own = grad[cut]
+        scale = self.kappa * own.square().mean().sqrt() / push.square().mean().sqrt().clamp_min(1e-30)
+        grad[cut] = own + scale * push

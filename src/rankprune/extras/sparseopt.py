@@ -1,0 +1,40 @@
+"""SparseOpt: undo the skew that BatchNorm gives the gradient of a sparse layer (ICML 2026, arXiv:2605.27541)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .._sharding import local
+from ..method import Extra, Site
+
+
+@dataclass
+class SparseOpt(Extra):
+    """Scale row i of a gradient by sqrt(density of the row / density of the layer) for the step, not for growth.
+
+    Normalisation multiplies the gradient of a neuron by (1 − s_i)^(−1/2), which turns the layer's gradient away as
+    rows grow uneven. Only active entries are scaled, so that growth sees the gradient as it is.
+    """
+
+    name: ClassVar[str] = "sparseopt"
+
+    def before_step(self, site: Site) -> None:
+        if site.parameter.grad is not None:
+            local(site.parameter.grad).mul_(self.scale(site))
+
+    def after_step(self, site: Site) -> None:
+        if site.parameter.grad is not None:
+            local(site.parameter.grad).div_(self.scale(site))
+
+    def scale(self, site: Site) -> Tensor:
+        """One number a weight: that of its row where it is active, 1 elsewhere."""
+        rows = site.mask.transpose(0, 1) if site.transposed else site.mask
+        density = rows.flatten(1).float().mean(1)
+        share = site.mask.float().mean()  # on the device: nothing waits for it
+        factor = (density / share.clamp_min(1e-12)).sqrt().view(-1, *[1] * (rows.ndim - 1))
+        factor = factor.transpose(0, 1) if site.transposed else factor
+        return torch.where(site.mask, factor, 1.0).to(site.weight.dtype)

@@ -1,0 +1,218 @@
+"""Extras: each one's facts, and that each composes with every method it goes with."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import rankprune as rp
+from _nets import batch, cnn, sgd, train
+from rankprune.extras.rank_floor import matching_cover, row_and_column_cover, row_cover
+from rankprune.extras.tail_taylor import unit_and_tail
+from rankprune.method import Latent
+
+STEPS = 18
+
+
+def attach(model: nn.Module, optimizer: torch.optim.Optimizer, name: str, sparsity: float = 0.9, **options: object) -> rp.Sparsifier:
+    base = name.split("+")[0]
+    fields = rp.method_info(base).cls.__dataclass_fields__
+    every = {"every": 3} if "every" in fields else {}
+    data = {"data": [batch(100 + i) for i in range(2)], "loss_fn": nn.functional.cross_entropy}
+    return rp.attach(model, optimizer, name, sparsity=sparsity, total_steps=STEPS, **every, **data, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("extra", rp.extras.list_extras())
+@pytest.mark.parametrize("method", rp.list_methods())
+def test_every_extra_with_every_method(method: str, extra: str) -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    latent = issubclass(rp.method_info(method).cls, Latent)
+    if extra == "rank_steer" and not latent:
+        with pytest.raises(ValueError, match="moves latents"):
+            attach(model, optimizer, f"{method}+{extra}")
+        return
+    sp = attach(model, optimizer, f"{method}+{extra}")
+    train(model, optimizer, 1, STEPS)
+    sp.finalize()
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
+
+
+def test_unknown_extra() -> None:
+    with pytest.raises(ValueError, match=r"no extra 'hamm': did you mean 'ham'"):
+        attach(cnn(), sgd(cnn()), "gmp+hamm")
+
+
+def line(values: list[float], grads: list[float], name: str, **options: object) -> Tensor:
+    model = nn.Linear(len(values), 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([values]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rp.attach(model, optimizer, name, total_steps=5, **options)  # type: ignore[arg-type]
+    model.weight.grad = torch.tensor([grads])
+    optimizer.step()
+    return model.weight.detach()[0]
+
+
+def test_ham_by_the_formula() -> None:
+    values, grads = [0.5, -0.2, 0.1, 0.0], [0.01, 0.02, -0.03, 0.5]
+    found = line(values, grads, "static", extras=[rp.extras.HAM(alpha=20.0, beta=0.1)])
+    for w, g, after in zip(values, grads, found.tolist()):
+        stepped = w - 0.1 * g if w else 0.0
+        sign = (stepped > 0) - (stepped < 0)
+        assert after == pytest.approx(stepped * math.exp(-0.1 * (20.0 * sign * g + 0.1)), rel=1e-5)
+    # The exponent is held within ±5.
+    huge = line([0.5, 0.5], [-1e4, 0.0], "static", extras=[rp.extras.HAM()])
+    assert huge[0].item() == pytest.approx((0.5 + 1e3) * math.exp(5.0), rel=1e-4)
+
+
+def test_sparseopt_scales_rows_by_their_density() -> None:
+    model = nn.Linear(4, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 0.0]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    rp.attach(model, optimizer, "static", total_steps=5, extras=[rp.extras.SparseOpt()])
+    model.weight.grad = torch.full((2, 4), 0.1)
+    optimizer.step()
+    dense, thin = math.sqrt(1.0 / 0.625), math.sqrt(0.25 / 0.625)
+    assert torch.allclose(model.weight.detach()[0], torch.full((4,), 1 - 0.1 * dense))
+    assert torch.allclose(model.weight.detach()[1], torch.tensor([1 - 0.1 * thin, 0.0, 0.0, 0.0]))
+    assert torch.allclose(model.weight.grad[0], torch.full((4,), 0.1))  # put back for whoever reads it
+
+
+def test_covers_by_hand() -> None:
+    values = torch.tensor([[3.0, 9.0, 1.0], [2.0, 8.0, 7.0]])
+    assert row_cover(values).tolist() == [[False, True, False], [False, True, False]]
+    assert row_and_column_cover(values).tolist() == [[True, True, False], [False, True, True]]
+    assert matching_cover(values).tolist() == [[False, True, False], [False, False, True]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 10**6))
+def test_the_matching_is_the_greedy_one_and_full(m: int, n: int, seed: int) -> None:
+    values = torch.rand(m, n, generator=torch.Generator().manual_seed(seed))
+    mask = matching_cover(values)
+    assert int(mask.sum()) == min(m, n) == rp.rank.structural_rank(mask)
+    rows, columns, expected = set(range(m)), set(range(n)), torch.zeros(m, n, dtype=torch.bool)
+    for flat in values.view(-1).argsort(descending=True).tolist():
+        i, j = divmod(flat, n)
+        if i in rows and j in columns:
+            expected[i, j] = True
+            rows.remove(i)
+            columns.remove(j)
+    assert torch.equal(mask, expected)
+
+
+@pytest.mark.parametrize("cover", ["row", "row+column", "matching"])
+@pytest.mark.parametrize("method", ["gmp", "rigl", "rpg", "magnitude", "set", "feather", "acdc"])
+def test_the_floor_holds_at_every_step(method: str, cover: str) -> None:
+    """Where the budget allows it: no dead row, no dead channel, full structural rank; and the count stays exact."""
+    if method not in rp.list_methods():
+        pytest.skip(f"{method} is not here yet")
+    model = cnn()
+    optimizer = sgd(model)
+    floor = rp.extras.RankFloor(cover=cover, most=1.0)  # type: ignore[arg-type]
+    sp = attach(model, optimizer, method, sparsity=0.94, extras=[floor])
+
+    def holds(_: int) -> None:
+        for mask in sp.masks.values():
+            assert bool(mask.flatten(1).any(1).all())
+            if cover == "row+column":
+                assert bool(mask.transpose(0, 1).flatten(1).any(1).all())
+            if cover == "matching":
+                matrix = mask.flatten(1)
+                assert rp.rank.structural_rank(matrix) == min(matrix.shape)
+
+    train(model, optimizer, 1, STEPS, holds)
+    sp.finalize()
+
+
+def test_without_the_floor_rows_die() -> None:
+    """The control: plain magnitude at the same sparsity leaves rows empty."""
+    model = cnn()
+    rp.prune(model, "magnitude", sparsity=0.94)
+    assert sum(row.dead_rows for row in rp.rank.profile(model).rows) > 0
+
+
+def test_the_floor_is_scaled_down_to_its_part_of_the_budget() -> None:
+    model = cnn()
+    sp = attach(model, sgd(model), "magnitude", sparsity=0.97, extras=[rp.extras.RankFloor(most=0.25)])
+    held = sum(site.state["floor"].numel() for site in sp.sites)
+    assert 0 < held <= 0.25 * sp.budget
+    half = cnn()
+    sp = attach(half, sgd(half), "magnitude", sparsity=0.9, extras=[rp.extras.RankFloor(share=0.5, most=1.0)])
+    assert [site.state["floor"].numel() for site in sp.sites] == [4, 8, 5]
+    for bad in ({"cover": "all"}, {"share": 0.0}, {"most": 1.5}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            rp.extras.RankFloor(**bad)  # type: ignore[arg-type]
+
+
+def test_the_floor_resumes_bit_exactly() -> None:
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer, rp.Sparsifier]:
+        model = cnn()
+        optimizer = sgd(model)
+        floor = rp.extras.RankFloor(cover="matching", every=7)
+        return model, optimizer, attach(model, optimizer, "rpg", extras=[floor])
+
+    model, optimizer, sp = fresh()
+    train(model, optimizer, 1, 10)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), sp.state_dict()])
+    again, other, resumed = fresh()
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    resumed.load_state_dict(saved[2])
+    train(model, optimizer, 11, STEPS)
+    train(again, other, 11, STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+
+
+def test_tail_taylor_splits_the_energies() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(6, 10, dtype=torch.float64)
+    unit, tail = unit_and_tail(weight, 0.3)
+    u, s, v = torch.linalg.svd(weight / weight.norm(), full_matrices=False)
+    k = rp.rank.choose_k(weight, 0.3)
+    assert torch.allclose(tail, (u[:, k:] * s[k:]) @ v[k:], atol=1e-9)
+    assert float((unit * tail).sum()) == pytest.approx(float((s[k:] ** 2).sum()), abs=1e-9)
+    assert float(unit.square().sum()) == pytest.approx(1.0)
+
+
+def test_tail_taylor_keeps_counts_and_raises_rank() -> None:
+    """On a matrix with a few large rows, cutting by the mixed score leaves a higher rank than magnitude does."""
+    torch.manual_seed(1)
+    weight = torch.randn(32, 64) * torch.linspace(0.05, 1.0, 32)[:, None]
+
+    def prune(*extras: rp.method.Extra) -> nn.Module:
+        model = nn.Linear(64, 32, bias=False)
+        with torch.no_grad():
+            model.weight.copy_(weight)
+        rp.attach(model, sgd(model), "magnitude", sparsity=0.95, total_steps=5, extras=extras)
+        return model
+
+    plain, mixed, zero = prune(), prune(rp.extras.TailTaylor(mu=0.6)), prune(rp.extras.TailTaylor(mu=0.0))
+    assert torch.equal(plain.weight, zero.weight)
+    assert int((mixed.weight != 0).sum()) == int((plain.weight != 0).sum()) == 102
+    assert rp.rank.exact_rank(mixed.weight) > rp.rank.exact_rank(plain.weight)
+
+
+def test_rank_steer_moves_cut_latents_only() -> None:
+    if "feather" not in rp.list_methods():
+        pytest.skip("feather is not here yet")
+    runs = {}
+    for kappa in (0.0, 0.5):
+        model = cnn()
+        optimizer = sgd(model, momentum=0.0, weight_decay=0.0)
+        steer = rp.extras.RankSteer(kappa=kappa, every=2, above=0.1)
+        sp = rp.attach(model, optimizer, rp.methods.Feather(sparsity=0.9), total_steps=4, extras=[steer])
+        train(model, optimizer, 1, 3)
+        masks = [m.clone() for m in sp.masks.values()]
+        before = [s.state["latent"].clone() for s in sp.sites]
+        train(model, optimizer, 4, 4)
+        runs[kappa] = [s.state["latent"] - b for s, b in zip(sp.sites, before)], masks
+    assert not all(torch.equal(a, b) for a, b in zip(runs[0.0][0], runs[0.5][0]))
