@@ -27,7 +27,8 @@ test-all: lint
 	$(BIN)/python -m pytest -m "long or not long"
 
 bench: $(STAMP)
-	for b in rank update overhead; do $(BIN)/python benchmarks/$$b.py; done
+	mkdir -p results/benchmarks
+	for b in rank update overhead; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
 
 clean:
 	rm -rf .venv build dist *.egg-info src/*.egg-info
