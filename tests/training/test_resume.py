@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +103,28 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     assert "last.ckpt is" in plug.messages[0]
     assert "previous.ckpt" in plug.messages[0]
     assert model_bytes(resumed.folder) == model_bytes(whole.folder)
+
+
+def test_another_environment_is_said(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        run(small(), tmp_path, watcher=Plug(4))
+    path = RunFolder.of(small(), tmp_path).path / "environment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "threads": 77}))
+    plug = Plug()
+    run(small(), tmp_path, resume=True, watcher=plug)
+    assert plug.messages == ["The run was begun with threads 77 and goes on with 1: last bits differ."]
+
+
+@pytest.mark.long
+def test_compiled_runs_resume_exactly_too(tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler on a CPU")
+    recipe = small("fashion-rpg-90", "compile=true")
+    whole = run(recipe, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run(recipe, tmp_path / "cut", watcher=Plug(13))
+    assert model_bytes(run(recipe, tmp_path / "cut", resume=True).folder) == model_bytes(whole.folder)
+    assert whole.result["kept"] == 138
 
 
 def test_both_damaged_is_one_sentence(tmp_path: Path) -> None:

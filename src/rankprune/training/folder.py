@@ -70,16 +70,19 @@ class RunFolder:
     def write_json(self, name: str, value: Any) -> None:
         self._write(name, json.dumps(value, indent=2) + "\n")
 
-    def result(self) -> dict[str, Any] | None:
-        """What a finished run found; None while it is not finished."""
-        path = self.path / RESULT
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        path = self.path / name
         if not path.is_file():
             return None
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise RunError(f"{path} is damaged: remove it and resume the run to have it written again.") from None
+            raise RunError(f"{path} is damaged: remove it and resume the run.") from None
         return found
+
+    def result(self) -> dict[str, Any] | None:
+        """What a finished run found; None while it is not finished."""
+        return self.read_json(RESULT)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The epochs so far; a last line that was cut short does not count."""

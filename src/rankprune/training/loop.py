@@ -146,7 +146,7 @@ class Loop:
         p = self.progress
         raise Interrupted(
             f"Stopped at step {p.step} of {self.task.total_steps} and saved in {self.folder.path}: "
-            "the same command with --resume goes on.",
+            "the same command goes on from there (train with --resume).",
             signum,
         )
 

@@ -74,6 +74,11 @@ def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
     state, problem = checkpoint.load(folder.path)
     if problem:
         watcher.message(problem)
+    before, now = folder.read_json(ENVIRONMENT) or {}, environment()
+    for key in ("torch", "cpu", "threads"):
+        if before.get(key) != now[key]:
+            begun = f"The run was begun with {key} {before.get(key)}"
+            watcher.message(f"{begun} and goes on with {now[key]}: last bits differ.")
     task.load_state_dict(state)
     return Progress(**state["progress"])
 
