@@ -69,6 +69,14 @@ def test_any_percentage_of_a_family_is_a_recipe() -> None:
     assert recipe.method.sparsity == 0.973
 
 
+def test_extras_are_added_by_name() -> None:
+    recipe = load_recipe("fashion-rpg+ham-98")
+    assert recipe.method is not None
+    assert (recipe.method.name, recipe.method.hyper) == ("rpg+ham", load_recipe("fashion-rpg-98").method.hyper)  # type: ignore[union-attr]
+    with pytest.raises(RecipeError, match="did you mean 'ham'"):
+        load_recipe("fashion-rpg+hamm-98")
+
+
 @pytest.mark.parametrize(
     ("override", "path", "value"),
     [

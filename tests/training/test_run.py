@@ -22,6 +22,7 @@ from rankprune.training.evaluate import evaluate
 from rankprune.training.folder import RunFolder
 from rankprune.training.loop import Progress
 from rankprune.training.run import finish
+from rankprune.training.smoke import smaller
 from rankprune.training.task import build
 
 
@@ -76,6 +77,13 @@ def test_best_is_chosen_among_epochs_at_the_target_only(finished: Path) -> None:
     model = create_model("test-tiny", 10, 1)
     model.load_state_dict(best["model"])
     assert evaluate(model, build(small(), data_of(16, 160, 100)).data)["top1"] == result["accuracy_best"] == best["metrics"]["test_top1"]
+
+
+def test_methods_with_extras_and_methods_that_look_at_data(tmp_path: Path) -> None:
+    for name in ("rpg+ham", *(m for m in rankprune.list_methods() if "data" in rankprune.method_info(m).needs)):
+        recipe = smaller(small("fashion-random-90", f"method.name={name}"))
+        outcome = train(recipe, tmp_path, data=data_of(16, 64, 64))
+        assert outcome.result["kept"] == 138, name
 
 
 def test_a_finished_run_is_found_and_not_run_again(finished: Path) -> None:

@@ -9,12 +9,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from rankprune.extras import create_extra
 from rankprune.method import method_info
 
 from . import yaml_file
 from .errors import RecipeError, closest, nearest
 from .explain import explain, reason
-from .names import find, list_recipes, merge, settings, task, tasks
+from .names import base_method, find, list_recipes, merge, settings, task, tasks
 from .schema import Method, Recipe
 
 from pydantic import TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
@@ -97,7 +98,9 @@ def fingerprint(recipe: Recipe) -> str:
 def _checked(method: Method, name: str) -> Method:
     """The method with its hyper-parameters in the types of its class."""
     try:
-        cls = method_info(method.name).cls
+        cls = method_info(base_method(method.name)).cls
+        for extra in method.name.split("+")[1:]:
+            create_extra(extra)
     except ValueError as error:
         raise RecipeError(f"{name}: {error}") from None
     hints = get_type_hints(cls)

@@ -54,7 +54,7 @@ def find(name: str) -> Row | None:
         if not method and percent == "dense" and "dense" in methods:
             return Row(one, None, None)
         share = _share(percent)
-        if method in methods and method != "dense" and share is not None:
+        if base_method(method) in methods and method != "dense" and share is not None:
             return Row(one, method, share)
     return None
 
@@ -65,7 +65,13 @@ def settings(row: Row) -> dict[str, Any]:
     family = values.pop("family")
     if row.method is None:
         return {**values, "method": None}
-    return {**values, "method": {"name": row.method, "sparsity": row.sparsity, **(family["methods"][row.method] or {})}}
+    hyper = family["methods"][base_method(row.method)] or {}
+    return {**values, "method": {"name": row.method, "sparsity": row.sparsity, **hyper}}
+
+
+def base_method(name: str) -> str:
+    """The method of a name that adds extras to it: rpg of rpg+ham."""
+    return name.partition("+")[0]
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

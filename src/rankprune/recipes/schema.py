@@ -46,7 +46,7 @@ class Method(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    name: str
+    name: str  # of a method, or of one with extras: rpg+ham
     sparsity: float = Field(gt=0, lt=1)
     dense: list[str] = []  # globs of weights that stay dense
 
@@ -102,7 +102,7 @@ class Save(Section):
 
 
 class Recipe(Section):
-    name: str = Field(pattern=r"^[A-Za-z0-9._-]+$")
+    name: str = Field(pattern=r"^[A-Za-z0-9._+-]+$")
     seed: int = Field(default=0, ge=0)
     data: Data
     model: Model

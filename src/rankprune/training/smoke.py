@@ -12,7 +12,7 @@ from rankprune.data.memory import Images, MemoryData
 from rankprune.data.sampling import Sampling
 from rankprune.method import method_info
 from rankprune.recipes.load import check, to_dict
-from rankprune.recipes.names import merge
+from rankprune.recipes.names import base_method, merge
 from rankprune.recipes.schema import Recipe
 
 _IMAGES, _BATCH, _EPOCHS = 64, 16, 2
@@ -27,7 +27,7 @@ def smaller(recipe: Recipe) -> Recipe:
         "schedule": {"warmup_epochs": min(recipe.schedule.warmup_epochs, 0.5)},
     }
     if recipe.method is not None:
-        known = {field.name for field in fields(method_info(recipe.method.name).cls)}
+        known = {field.name for field in fields(method_info(base_method(recipe.method.name)).cls)}
         over["method"] = {key: value for key, value in {"every": 1, "prune_end": 0.5}.items() if key in known}
     return check(merge(to_dict(recipe), over))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +96,17 @@ class Task:
         return torch.autocast(self.device.type, torch.bfloat16 if self.recipe.amp == "bf16" else torch.float16)
 
 
+class _Batches:
+    """The batches of the first epoch, again and again the same: for methods that look at data by themselves."""
+
+    def __init__(self, data: DataModule, device: torch.device) -> None:
+        self.data, self.device = data, device
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in self.data.train(0):
+            yield images.to(self.device), labels.to(self.device)
+
+
 def build(recipe: Recipe, data: DataModule | None = None) -> Task:
     """Everything a run starts with; `data` stands in for the recipe's own."""
     device = _device(recipe.device)
@@ -117,6 +128,8 @@ def build(recipe: Recipe, data: DataModule | None = None) -> Task:
             dense=recipe.method.dense,
             seed=recipe.seed,
             example=torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device),
+            data=_Batches(data, device),
+            loss_fn=F.cross_entropy,
             **recipe.method.hyper,
         )
     return Task(
