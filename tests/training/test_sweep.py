@@ -16,7 +16,7 @@ def test_a_file_is_a_product(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(
         "recipes: [fashion-random-90]\ntask: fashion\nmethods: [dense, gmp]\nsparsities: [95, 99.5]\nseeds: [0, 1]\n"
-        "overrides: [epochs=2]\nvary: {optimizer.lr: [0.1, 5e-2]}\n"
+        "overrides: [epochs=2]\nvary: {optimizer.lr: [0.1, 5e-2], clip_norm: [null]}\n"
     )
     recipes = read_sweep(path, ["data.batch_size=32"])
     assert len(recipes) == 4 * 2 * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,12 +49,16 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> list[Recipe]:
     recipes = [
         load_recipe(name, [*file.overrides, f"seed={seed}", *varied, *overrides])
         for name in _names(file, path)
-        for varied in itertools.product(*([f"{key}={value}" for value in values] for key, values in file.vary.items()))
+        for varied in itertools.product(*(_overrides(key, values) for key, values in file.vary.items()))
         for seed in file.seeds
     ]
     if not recipes:
         raise RecipeError(f"{path} asks for no run: give recipes, or task, methods and sparsities.")
     return recipes
+
+
+def _overrides(key: str, values: list[Any]) -> list[str]:
+    return [f"{key}={json.dumps(value)}" for value in values]
 
 
 def _names(file: SweepFile, path: str | Path) -> list[str]:
