@@ -142,6 +142,9 @@ class Group:
         """Let the method set its masks for `step`."""
         self._reserve()
         self.method.update(self)
+        self._forget()
+
+    def _forget(self) -> None:
         for site in self.sites:
             site.scratch = None
 
@@ -156,6 +159,7 @@ class Group:
         """Masks at attach."""
         self._reserve()
         self.method.start(self)
+        self._forget()
 
     def at_target(self) -> bool:
         """Exactly the final budget; with MACs, whose steps are coarse, the selection that was declared final."""

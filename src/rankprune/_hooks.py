@@ -212,10 +212,10 @@ class StepHooks:
         for group in self.groups:
             group.budget, group.optimizers = group.total, self.optimizers
             group.final = group.method.final_budget(group)
+            before = [site.weight.clone() for site in group.sites]  # a start may change weights as well as masks
             group.start()
-            for site in group.sites:
-                before = site.weight.clone()
+            for site, values in zip(group.sites, before):
                 site.hide(site.weight)
-                if not torch.equal(before, site.weight):
-                    self._removed[site] = before
+                if not torch.equal(values, site.weight):
+                    self._removed[site] = values
         self._look()

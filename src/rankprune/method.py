@@ -156,8 +156,12 @@ class Score(Method):
         if not group.updates():
             self.update(group)
 
+    def scheduled(self, group: Group) -> int:
+        """The budget of the update at `group.step`."""
+        return group.final
+
     def update(self, group: Group) -> None:
-        group.budget = self.scheduled(group) if isinstance(self, Gradual) else group.final
+        group.budget = self.scheduled(group)
         for site, count in zip(group.sites, group.counts(self.score, group.budget)):
             site.mask.copy_(group.keep(site, self.score, count, among=site.mask))
 
