@@ -43,6 +43,11 @@ class RowShards:
         dist.all_reduce(counts, group=self.group)
         return counts
 
+    def max(self, value: Tensor) -> Tensor:
+        value = value.clone()
+        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self.group)
+        return value
+
     def before(self, count: int) -> int:
         """How many were counted on the ranks before this one."""
         mine = torch.zeros(len(self.rows), dtype=torch.int64)

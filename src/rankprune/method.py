@@ -202,8 +202,11 @@ class DropGrow(Periodic, Method):
         return cosine(value_at(self.grow, group.step), 0.0, self.end(group.total_steps))(group.step)
 
     def layer_counts(self, group: Group) -> list[int]:
-        """What each layer has after the update: unchanged unless a method schedules it."""
-        return [site.kept() for site in group.sites]
+        """What each layer has after the update: unchanged, or for a `Gradual` method what drop scores over all say."""
+        if not isinstance(self, Gradual):
+            return [site.kept() for site in group.sites]
+        group.budget = self.scheduled(group)
+        return group.counts(self.drop_score, group.budget)
 
     def start(self, group: Group) -> None:
         """A random mask with the final budget."""

@@ -22,6 +22,7 @@ PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0
 class RPG(Gradual, DropGrow):
     """Gradual global magnitude pruning that regrows by the gradient of task loss + λ · rank loss.
 
+    Global magnitude sets what each layer keeps, then each layer drops and regrows a share of it (Algorithm 1).
     The rank loss (eq. 2) is minus the squared distance of a normalised weight matrix to its best rank-k approximation.
     """
 
@@ -38,11 +39,6 @@ class RPG(Gradual, DropGrow):
 
     def replaces_step(self) -> bool:
         return self.grow != 0  # without growth it is plain gradual pruning, and the step is taken
-
-    def layer_counts(self, group: Group) -> list[int]:
-        """Algorithm 1, prune: global magnitude sets what each layer keeps."""
-        group.budget = self.scheduled(group)
-        return group.counts(self.drop_score, group.budget)
 
     def update(self, group: Group) -> None:
         steered = [site for site in group.sites if self.rank_layers == "all" or site.kind == "conv"]
