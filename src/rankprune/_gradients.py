@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
+from torch.utils.weak import TensorWeakRef
 
 from ._sharding import local
 from ._site import Site
@@ -16,7 +17,8 @@ class GradientMask:
 
     def __init__(self, site: Site, dense_wanted: Callable[[], bool]) -> None:
         self.site, self.dense_wanted = site, dense_wanted
-        self.seen: tuple[int, int] | None = None  # identity and version of the gradient last masked
+        self.seen: TensorWeakRef | None = None  # the gradient last masked, and its version then
+        self.version = 0
 
     @torch.compiler.disable
     def __call__(self, parameter: nn.Parameter) -> None:
@@ -28,9 +30,9 @@ class GradientMask:
         if self.site.parameter.grad is None:
             return
         grad = local(self.site.parameter.grad)
-        if self.seen != (id(grad), grad._version):
+        if self.seen is None or self.seen() is not grad or self.version != grad._version:
             self.site.hide(grad)
-            self.seen = (id(grad), grad._version)
+            self.seen, self.version = TensorWeakRef(grad), grad._version
 
 
 def all_finite(sites: Sequence[Site]) -> bool:
