@@ -75,6 +75,10 @@ def test_save_and_load(tmp_path: Path) -> None:
         assert torch.equal(state[key], value)
         assert torch.equal(other.state_dict()[key], value)
     assert [p.name for p in tmp_path.iterdir()] == ["m.sparse.safetensors"]  # no temporary file is left
+    first = (tmp_path / "m.sparse.safetensors").read_bytes()
+    for _ in range(5):
+        rp.save(other, tmp_path / "m.sparse.safetensors")
+        assert (tmp_path / "m.sparse.safetensors").read_bytes() == first
 
 
 def test_tied_weights_survive_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from ._atomic import write_atomic
 
-_FORMAT = "rankprune.model"
+_KEY = "rankprune"
+_FORMAT = "model"
 
 
 def save(model: nn.Module | Mapping[str, Tensor], path: str | Path) -> None:
@@ -28,8 +30,9 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path) -> None:
             continue
         first[where] = name
         tensors[name] = tensor.contiguous().clone()
-    metadata = {"format": _FORMAT, "version": "1", **{f"tied:{name}": other for name, other in tied.items()}}
-    write_atomic(path, safetensors.torch.save(tensors, metadata))
+    # One entry: safetensors writes several in no fixed order, and the same model must give the same bytes.
+    entry = json.dumps({"format": _FORMAT, "version": 1, "tied": tied}, sort_keys=True)
+    write_atomic(path, safetensors.torch.save(tensors, {_KEY: entry}))
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor]:
@@ -42,9 +45,11 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor]:
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}): use another copy") from None
-    if metadata.get("format") != _FORMAT:
-        raise ValueError(f"{path} was not written by rankprune.save: load it with safetensors.torch.load_file")
-    state |= {key[5:]: state[other] for key, other in metadata.items() if key.startswith("tied:")}
+    try:
+        entry = json.loads(metadata[_KEY])
+        state |= {name: state[other] for name, other in entry["tied"].items()}
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
+        raise ValueError(f"{path} was not written by rankprune.save: load it with safetensors.torch") from None
     if model is not None:
         fill(model, state, path)
     return state
