@@ -1,0 +1,72 @@
+"""DSR, dynamic sparse reparameterization (Mostafa & Wang 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from torch import Tensor
+
+from ..method import Group, Site, register
+from ..schedules import Step, Value, as_step, value_at
+from ._redistribute import Redistributing
+
+PHASES = ((0.125, 1), (0.4, 2), (0.7, 4), (1.0, 8))  # until this share of training the period is so many times `every`
+
+
+@register(
+    "dsr", paper="Mostafa & Wang 2019, arXiv:1902.05967", family="drop and grow", state="one threshold",
+    defaults={"cifar": {"every": 100, "update_end": 0.95}, "imagenet": {"every": 1000, "update_end": 0.95}},
+)  # fmt: skip
+@dataclass
+class DSR(Redistributing):
+    """Cut below one global threshold and regrow at random, in each layer in proportion to what survived there.
+
+    The threshold doubles or halves whenever fewer or more than asked for fall under it (`grow` is that aim as a share
+    of all weights kept), so it finds its own height. The period of updates grows 1, 2, 4, 8 times over training.
+    """
+
+    grow: Value = field(default=0.1, kw_only=True)
+    update_end: Step | None = field(default=0.95, kw_only=True)
+    threshold: float = field(default=1e-3, kw_only=True)  # at the start
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        super().updates(total_steps)
+        return lengthening(self.every, self.end(total_steps), total_steps)
+
+    def start(self, group: Group) -> None:
+        super().start(group)
+        group.state["threshold"] = self.threshold
+
+    def stay(self, group: Group) -> list[int]:
+        threshold = group.state["threshold"]
+        return [site.count(site.mask & (self.drop_score(site) >= threshold)) for site in group.sites]
+
+    def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
+        return stay
+
+    def room(self, group: Group, stay: Sequence[int]) -> list[int]:
+        """What was empty before: the ones just cut do not return, unless nothing else is left."""
+        empty = [site.numel - site.kept() for site in group.sites]
+        return empty if sum(empty) >= group.budget - sum(stay) else super().room(group, stay)
+
+    def grow_score(self, site: Site) -> Tensor:
+        return site.random().sub_(site.mask.float())
+
+    def growth_key(self, site: Site) -> Tensor:
+        return self.grow_score(site)  # random already
+
+    def adapt(self, group: Group, freed: int) -> None:
+        aim = value_at(self.grow, group.step) * group.budget
+        group.state["threshold"] *= 0.5 if freed > 1.1 * aim else 2.0 if freed < 0.9 * aim else 1.0
+
+
+@lru_cache
+def lengthening(every: int, end: int, total_steps: int) -> list[int]:
+    """Steps whose distance grows with the phases of training."""
+    steps, step = [], every
+    while step < end:
+        steps.append(step)
+        step += every * next(times for share, times in PHASES if step < as_step(share, total_steps) or share == 1.0)
+    return steps

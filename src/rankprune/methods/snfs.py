@@ -1,0 +1,61 @@
+"""SNFS, sparse networks from scratch by sparse momentum (Dettmers & Zettlemoyer 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from .._sharding import local
+from ..method import Group, Site, register
+from ._redistribute import Redistributing
+from ._sparse_learning import SparseLearning
+
+
+@register(
+    "snfs", paper="Dettmers & Zettlemoyer 2019, arXiv:1907.04840", family="drop and grow", needs=("grad",),
+    state="dense momentum", defaults={"cifar": {"grow": 0.5}, "imagenet": {"grow": 0.2}},
+)  # fmt: skip
+@dataclass
+class SNFS(Redistributing, SparseLearning):
+    """Cut the smallest of each layer; what is freed goes to layers, and to places in them, with large momentum.
+
+    Momentum stays dense, so it knows of weights that are out. The authors round each layer up and correct the drift
+    later; here shares become integers that sum to the budget at once, so the count never drifts.
+    """
+
+    dense_state: ClassVar[bool] = True
+
+    def stay(self, group: Group) -> list[int]:
+        counts, means = [], [mean_momentum(site) for site in group.sites]
+        for site, mean in zip(group.sites, means):
+            kept, rate = site.kept(), self.fraction(group)
+            if 1.0 - kept / site.numel < 0.2 and mean * len(means) > sum(means):
+                rate = min(rate, 1.0 - kept / site.numel)  # nearly full, and wanted: it cannot grow much
+            counts.append(kept - math.ceil(rate * kept))
+        return counts
+
+    def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
+        return [mean_momentum(site) for site in group.sites]
+
+    def grow_score(self, site: Site) -> Tensor:
+        return momentum(site).abs()
+
+
+def momentum(site: Site) -> Tensor:
+    """SGD's momentum, Adam's m / (sqrt(v) + 1e-8), or the gradient where the optimizer keeps neither."""
+    state = site.optimizer.state.get(site.parameter, {}) if site.optimizer else {}
+    if isinstance(buffer := state.get("momentum_buffer"), Tensor):
+        return local(buffer)
+    if "exp_avg" in state and "exp_avg_sq" in state:
+        return local(state["exp_avg"]) / (local(state["exp_avg_sq"]).sqrt() + 1e-8)
+    return site.grad
+
+
+def mean_momentum(site: Site) -> float:
+    """Mean |momentum| over the active weights."""
+    total = momentum(site).abs().mul_(site.mask).sum()
+    return float(site.shards.sum(total) if site.shards else total) / max(site.kept(), 1)

@@ -1,0 +1,25 @@
+"""SViT-E (Chen et al. 2021), its unstructured part: RigL as it is used on vision transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..method import register
+from ..schedules import Step
+from ._sparse_learning import SparseLearning
+
+
+@register(
+    "svite", paper="Chen et al. 2021, arXiv:2106.04533", family="drop and grow", needs=("grad",),
+    defaults={"cifar": {"every": 100}, "imagenet": {"every": 15000, "update_end": 0.8}},
+)  # fmt: skip
+@dataclass
+class SViTE(SparseLearning):
+    """RigL for transformers under AdamW: drop the smallest, grow by gradient, rarely, and after the optimizer step.
+
+    Attention, MLP, patch embedding and head are all pruned. The authors draw each weight of the first mask on its own;
+    here the counts of the ERK distribution are exact. Their Adam moments stay behind the mask; ours are zero there.
+    """
+
+    distribution: str = field(default="erk", kw_only=True)
+    update_end: Step | None = field(default=0.8, kw_only=True)
