@@ -1,0 +1,93 @@
+"""Deep Rewiring and Soft Deep Rewiring (Bellec et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .._site import seeded
+from ..method import Group, Method, Site, register
+from ..schedules import Step, Value, as_step, value_at
+
+NEWBORN = 1e-12
+
+
+@register(
+    "deepr", paper="Bellec et al. 2018, arXiv:1711.05136", family="drop and grow",
+    state="a sign a weight; soft: the walk of each dormant one",
+    defaults={"cifar": {"l1": 1e-5, "noise": 1e-2}, "imagenet": {"l1": 1e-5, "noise": 1e-2}},
+)  # fmt: skip
+@dataclass
+class DeepR(Method):
+    """A weight that would change its sign falls dormant and a random dormant one wakes, at every step.
+
+    Each position has a fixed sign, that of its first weight, and w = sign · θ. After the optimizer step θ shrinks by
+    lr · l1 and shakes by lr · noise · N(0, 1); θ <= 0 is dormant. `soft`: nothing is woken by lot; dormant θ walk on,
+    never below a wall that makes the right share active on average, and the last update takes the exact count.
+    """
+
+    distribution: str = field(default="erk", kw_only=True)
+    soft: bool = field(default=False, kw_only=True)
+    l1: float = field(default=1e-5, kw_only=True)
+    noise: Value = field(default=1e-5, kw_only=True)
+    update_end: Step = field(default=0.95, kw_only=True)
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        if self.soft and not (self.l1 > 0 and (callable(self.noise) or self.noise > 0)):
+            raise ValueError(f"soft DeepR needs l1 and noise above 0, not l1={self.l1} and noise={self.noise}")
+        return range(1, max(as_step(self.update_end, total_steps, "update_end"), 1) + 1)
+
+    def start(self, group: Group) -> None:
+        group.budget = group.final
+        for site, count in zip(group.sites, group.counts(Site.random, group.budget)):
+            site.mask.copy_(group.keep(site, Site.random, count))
+            site.state["sign"] = torch.where(site.weight < 0, -1, 1).to(torch.int8)
+            site.state["count"] = count
+            if self.soft:
+                site.state["theta"] = torch.zeros_like(site.weight)
+
+    def update(self, group: Group) -> None:
+        for site in group.sites:
+            theta = self.walked(site)
+            if not self.soft:
+                self.rewire(group, site, theta)
+            elif group.step < self.updates(group.total_steps)[-1]:
+                self.show(site, theta, theta > 0)
+            else:
+                self.show(site, theta, group.keep(site, lambda _: theta.clone(), site.state["count"]))  # noqa: B023
+        group.budget = group.spent()
+
+    def walked(self, site: Site) -> Tensor:
+        """θ after decay and noise: of the active ones, and of the dormant ones too where these walk (soft)."""
+        theta, rate, scale = site.state["sign"] * site.weight, site.lr, value_at(self.noise, site.step)
+        theta.sub_(rate * self.l1)
+        if self.soft:
+            theta = torch.where(site.mask, theta, site.state["theta"])
+        if scale:
+            generator = seeded(site.seed, site.step, f"{site.key}/walk")
+            theta.add_(site.part(torch.randn(site.shape, generator=generator)).to(theta), alpha=rate * scale)
+        if not self.soft:
+            return theta
+        # Stationary: mass 1/β above 0 (density exp(-βθ), β = l1/T, T = lr σ²/2) and -wall below; active = p of both.
+        share = site.state["count"] / site.numel
+        return theta.clamp_min_(-(1 - share) / share * rate * scale**2 / (2 * self.l1))
+
+    def rewire(self, group: Group, site: Site, theta: Tensor) -> None:
+        """Dormant where θ <= 0; as many wake, anywhere, with their own sign and almost 0."""
+        alive = site.mask & (theta > 0)
+        missing = site.state["count"] - site.count(alive)
+        self.show(site, theta, alive)
+        if missing:
+            site.hide_all()  # one that wakes at once has no momentum left
+            woken = group.keep(site, Site.random, missing, without=alive)
+            self.show(site, theta.masked_fill_(woken, 0.0), alive | woken)
+
+    def show(self, site: Site, theta: Tensor, mask: Tensor) -> None:
+        site.mask.copy_(mask)
+        site.weight.copy_(site.state["sign"] * theta.clamp_min(NEWBORN))
+        site.hide(site.weight)
+        if self.soft:
+            site.state["theta"] = theta

@@ -1,0 +1,81 @@
+"""DeepR: the count stands, signs change only through dormancy, and without noise it is SGD."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from _line import Line
+
+import rankprune as rp
+from _nets import cnn, sgd, train
+
+
+def test_without_decay_and_noise_it_is_sgd_while_no_sign_changes() -> None:
+    line = Line([0.5, -0.5, 0.5, -0.5], rp.methods.DeepR(l1=0.0, noise=0.0), 0.5, 10)
+    active = line.mask
+    before = line.weight.clone()
+    line.step([1.0, -1.0, 2.0, -2.0])
+    assert line.mask == active
+    expected = before - 0.1 * torch.tensor([1.0, -1.0, 2.0, -2.0])
+    assert torch.allclose(line.weight[active], expected[active])
+
+
+def test_decay_is_lr_l1_towards_zero() -> None:
+    line = Line([0.5, -0.5], rp.methods.DeepR(l1=0.01, noise=0.0), 0.5, 10)
+    line.step(0.0)
+    assert line.weight[line.mask].abs().item() == pytest.approx(0.5 - 0.1 * 0.01)
+
+
+def test_a_weight_that_would_change_its_sign_falls_dormant_and_another_wakes() -> None:
+    values = [0.05, -0.3, 0.2, -0.1, 0.4, -0.2]
+    line = Line(values, rp.methods.DeepR(l1=0.0, noise=0.0), 0.5, 100, momentum=0.9)
+    line.activate([0.05, -0.3, 0.2, 0.0, 0.0, 0.0], [0, 1, 2])
+    line.step([1.0, 0.0, 0.0, 9.0, 9.0, 9.0])  # 0.05 - 0.1 < 0
+    assert len(line.mask) == 3
+    assert {1, 2} <= set(line.mask)
+    woken = next(i for i in line.mask if i not in (1, 2))
+    assert line.weight[woken].item() == pytest.approx(1e-12 if values[woken] > 0 else -1e-12)
+    momentum = line.optimizer.state[line.model.weight]["momentum_buffer"][0]
+    assert momentum[woken] == 0.0  # it starts anew, even if it is the one that fell
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_signs_never_flip(soft: bool) -> None:
+    model = cnn()
+    first = {n: p.detach().sign() for n, p in model.named_parameters()}
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, "deepr", sparsity=0.8, total_steps=40, soft=soft, noise=1e-2)
+    final = sp.groups[0].final
+    seen = []
+
+    def watch(t: int) -> None:
+        for name, mask in sp.masks.items():
+            weight = dict(model.named_parameters())[name].detach()
+            assert ((weight.sign() == first[name]) | ~mask).all() or t > 38  # rewiring ends at 0.95: then SGD alone
+            assert (weight[mask] != 0).all()
+        seen.append(sum(int(m.sum()) for m in sp.masks.values()))
+        assert seen[-1] == sp.budget
+
+    train(model, optimizer, 1, 40, watch)
+    assert seen[37:] == [final] * 3  # from update_end = 0.95 on
+    assert (set(seen) == {final}) is not soft
+    sp.finalize()
+
+
+def test_the_soft_wall_makes_the_right_share_active() -> None:
+    """With no loss, θ walks in a potential whose stationary share above 0 is the density: 0.2 of 4000."""
+    torch.manual_seed(0)
+    method = rp.methods.DeepR(soft=True, l1=1.0, noise=1.0, update_end=1.0)
+    line = Line((torch.randn(4000) * 0.05).tolist(), method, 0.8, 3000, lr=0.02)
+    counts = []
+    for t in range(2500):
+        line.step(0.0)
+        if t > 1000:
+            counts.append(len(line.mask) / 4000)
+    assert sum(counts) / len(counts) == pytest.approx(0.2, abs=0.03)
+    assert min(counts) < max(counts)
+
+
+def test_soft_needs_both_forces() -> None:
+    with pytest.raises(ValueError, match="soft DeepR needs l1 and noise above 0"):
+        Line([0.1, 0.2], rp.methods.DeepR(soft=True, l1=0.0), 0.5, 10)
