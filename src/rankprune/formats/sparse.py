@@ -1,27 +1,47 @@
-"""A model's state dict in one safetensors file."""
+"""A model's state dict in one compact safetensors file.
+
+Tensors that are mostly zeros lie in one packed blob, each as the code of its positions (`_codes.py`) and its values;
+the others are ordinary safetensors tensors. One entry of the header describes the blob and has a checksum over
+everything. The same model gives the same bytes.
+"""
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import safetensors.torch
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from . import _codes
 from ._atomic import write_atomic
 
-_KEY = "rankprune"
-_FORMAT = "model"
+Values = Literal["exact", "float16", "bfloat16"]
+
+_KEY, _BLOB, _VERSION = "rankprune", "rankprune.sparse", 1
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 
 
-def save(model: nn.Module | Mapping[str, Tensor], path: str | Path) -> None:
-    """Write a model (or a state dict); the old file stays until the new one is complete."""
+def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: Values = "exact") -> None:
+    """Write a model (or a state dict); the old file stays until the new one is complete.
+
+    `values` may store the non-zeros of sparse tensors in half precision; "exact" is lossless to the bit.
+    """
+    if values != "exact" and values not in _DTYPES:
+        raise ValueError(f"values={values!r} is unknown: use 'exact', 'float16' or 'bfloat16'")
     state = model.state_dict() if isinstance(model, nn.Module) else model
-    tensors: dict[str, Tensor] = {}
-    first: dict[tuple[int, tuple[int, ...]], str] = {}
+    dense: dict[str, Tensor] = {}
+    packed: list[dict[str, Any]] = []
+    blob = bytearray()
     tied: dict[str, str] = {}
+    first: dict[tuple[int, tuple[int, ...]], str] = {}
     for name, tensor in state.items():
         tensor = tensor.detach()
         where = (tensor.data_ptr(), tuple(tensor.shape))
@@ -29,10 +49,19 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path) -> None:
             tied[name] = first[where]
             continue
         first[where] = name
-        tensors[name] = tensor.contiguous().clone()
-    # One entry: safetensors writes several in no fixed order, and the same model must give the same bytes.
-    entry = json.dumps({"format": _FORMAT, "version": 1, "tied": tied}, sort_keys=True)
-    write_atomic(path, safetensors.torch.save(tensors, {_KEY: entry}))
+        tensor = tensor.cpu().contiguous()
+        entry, data = _pack(tensor, values)
+        if entry is None:
+            dense[name] = tensor.clone()
+        else:
+            packed.append({"name": name, **entry})
+            blob += data
+    if blob:
+        dense[_BLOB] = torch.frombuffer(blob, dtype=torch.uint8)
+    entry = {"version": _VERSION, "tied": tied, "sparse": packed}
+    entry["crc"] = _checksum(entry, dense)
+    # One entry: safetensors writes several in no fixed order.
+    write_atomic(path, safetensors.torch.save(dense, {_KEY: json.dumps(entry, sort_keys=True)}))
 
 
 def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor]:
@@ -41,15 +70,16 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor]:
         raise FileNotFoundError(f"there is no file {path}")
     try:
         with safe_open(str(path), "pt") as file:
-            metadata = file.metadata() or {}
+            text = (file.metadata() or {}).get(_KEY)
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    except SafetensorError as error:
+    except (SafetensorError, UnicodeDecodeError, ValueError, OverflowError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file ({error}): use another copy") from None
+    if text is None:
+        raise ValueError(f"{path} was not written by rankprune.save: load it with safetensors.torch")
     try:
-        entry = json.loads(metadata[_KEY])
-        state |= {name: state[other] for name, other in entry["tied"].items()}
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError):
-        raise ValueError(f"{path} was not written by rankprune.save: load it with safetensors.torch") from None
+        state = _unpack(json.loads(text), state)
+    except (_codes.BadCode, KeyError, TypeError, AttributeError, json.JSONDecodeError, RuntimeError) as error:
+        raise ValueError(f"{path} is damaged ({error}): use another copy") from None
     if model is not None:
         fill(model, state, path)
     return state
@@ -66,3 +96,78 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> Non
             shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
             raise ValueError(f"{path} is of another model: {name} is {shapes}")
     model.load_state_dict(dict(state))
+
+
+def _pack(tensor: Tensor, values: Values) -> tuple[dict[str, Any] | None, bytes]:
+    """A sparse tensor's entry and bytes; None where plain storage is no larger."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    if kind not in _DTYPES or not tensor.numel():
+        return None, b""
+    bits = tensor.view(-1).view(_BITS[tensor.element_size()])  # minus zero has a bit set and is stored as such
+    indices = bits.nonzero().view(-1)
+    plain = tensor.numel() * tensor.element_size()
+    if indices.numel() * tensor.element_size() >= plain:
+        return None, b""
+    stored = tensor.view(-1)[indices]
+    if values != "exact":
+        stored = stored.to(_DTYPES[values])
+    code, parameter, data = _codes.best(indices.numpy(), tensor.numel())
+    raw = stored.view(torch.uint8).numpy().tobytes()
+    if len(data) + len(raw) >= plain:
+        return None, b""
+    as_stored = str(stored.dtype).removeprefix("torch.")
+    entry = {"shape": list(tensor.shape), "dtype": kind, "values": as_stored, "count": indices.numel(), "code": code,
+             "parameter": parameter, "bytes": len(data)}  # fmt: skip
+    return entry, data + raw
+
+
+def _unpack(entry: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Tensor]:
+    if not isinstance(entry, dict) or entry.get("version") != _VERSION:
+        version = entry.get("version") if isinstance(entry, dict) else None
+        raise _codes.BadCode(f"version {version!r}, this release reads {_VERSION}")
+    if entry.pop("crc", None) != _checksum(entry, state):
+        raise _codes.BadCode("the checksum differs")
+    blob = state.pop(_BLOB, torch.empty(0, dtype=torch.uint8)).numpy().tobytes()
+    start = 0
+    for item in entry["sparse"]:
+        start = _unpack_one(item, blob, start, state)
+    if start != len(blob):
+        raise _codes.BadCode(f"{len(blob) - start} bytes too many")
+    state |= {name: state[other] for name, other in entry["tied"].items()}
+    return state
+
+
+def _unpack_one(item: dict[str, Any], blob: bytes, start: int, state: dict[str, Tensor]) -> int:
+    """One tensor out of the blob into the state; returns where the next begins."""
+    shape, count, length = [_natural(n) for n in item["shape"]], _natural(item["count"]), _natural(item["bytes"])
+    size = int(np.prod(shape, dtype=object)) if shape else 1
+    if size > 1 << 40 or item["name"] in state:
+        raise _codes.BadCode(f"{item['name']!r} of {size} weights")
+    dtype, stored = _DTYPES[item["dtype"]], _DTYPES[item["values"]]
+    end = start + length + count * stored.itemsize
+    if end > len(blob):
+        raise _codes.BadCode("it is cut short")
+    indices = _codes.decode(item["code"], _natural(item["parameter"]), blob[start : start + length], count, size)
+    tensor = torch.zeros(size, dtype=dtype)
+    if count:
+        raw = torch.frombuffer(bytearray(blob[start + length : end]), dtype=torch.uint8).view(stored)
+        tensor[torch.from_numpy(indices)] = raw.to(dtype)
+    state[item["name"]] = tensor.view(shape)
+    return end
+
+
+def _natural(number: Any) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 48:
+        raise _codes.BadCode(f"{number!r} is not a count")
+    return number
+
+
+def _checksum(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    """Over the description and over the names, types, shapes and bytes of what is stored."""
+    crc = zlib.crc32(json.dumps({k: entry[k] for k in sorted(entry) if k != "crc"}, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        crc = zlib.crc32(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode(), crc)
+        if tensor.numel():
+            crc = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, crc)
+    return crc

@@ -1,0 +1,138 @@
+"""The compact file: lossless, small, deterministic, and a reader that trusts nothing."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rankprune as rp
+from _nets import cnn
+from rankprune.formats import _codes
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 10**6))
+def test_every_code_gives_the_indices_back(size: int, density: float, seed: int) -> None:
+    indices = np.flatnonzero(np.random.default_rng(seed).random(size) < density)
+    for name, parameter, encode in _codes._candidates(indices, size):
+        data = encode(indices, size, parameter)
+        assert np.array_equal(_codes.decode(name, parameter, data, indices.size, size), indices), name
+    assert len(_codes.best(indices, size)[2]) <= (size + 7) // 8
+
+
+def test_gaps_by_hand() -> None:
+    indices = np.array([0, 3, 258 + 3, 258 + 4])  # gaps 0, 2, 257, 0
+    assert _codes._encode_gaps(indices, 600, 8) == bytes([0, 2, 255, 2, 0])
+    assert _codes._encode_rice(np.array([5]), 8, 1) == bytes([0b10000000, 0b00100000])  # 5 = 2 · 2 + 1: low 1, then 001
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool]),
+       st.lists(st.integers(0, 7), max_size=3), st.floats(0, 1), st.integers(0, 10**6))  # fmt: skip
+def test_tensors_come_back_bit_for_bit(dtype: torch.dtype, shape: list[int], density: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tensor = (torch.randn(shape, generator=generator) * 3).to(dtype)
+    if dtype.is_floating_point:
+        tensor = tensor.masked_fill(torch.rand(shape, generator=generator) > density, 0.0)
+        flat = tensor.view(-1)
+        flat[:1], flat[1:2], flat[2:3] = -0.0, float("nan"), float("-inf")
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        rp.save({"t": tensor, "other": torch.ones(3)}, Path(folder) / "f")
+        back = rp.load(Path(folder) / "f")
+    assert back["t"].dtype == dtype
+    assert back["t"].shape == tensor.shape
+    assert back["t"].contiguous().view(-1).view(torch.uint8).tolist() == tensor.contiguous().view(-1).view(torch.uint8).tolist()
+
+
+def test_resnet50_is_small_and_quick_to_read(tmp_path: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    model = torchvision.models.resnet50(weights=None)
+    dense = sum(t.numel() * t.element_size() for t in model.state_dict().values())
+    for sparsity, limit in ((0.98, 0.032), (0.99, 0.0175)):
+        rp.prune(model, "magnitude", sparsity=sparsity, distribution="erk")
+        rp.save(model, tmp_path / "m")
+        assert (tmp_path / "m").stat().st_size / dense <= limit
+        start = time.perf_counter()
+        state = rp.load(tmp_path / "m")
+        spent = time.perf_counter() - start
+        plain = tmp_path / "plain"
+        torch.save(model.state_dict(), plain)
+        start = time.perf_counter()
+        torch.load(plain, weights_only=True)
+        assert spent < 1.0 or spent < 10 * (time.perf_counter() - start)
+        assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+
+
+def test_half_precision_values(tmp_path: Path) -> None:
+    model = cnn()
+    rp.prune(model, sparsity=0.9)
+    sizes = {}
+    for values in ("exact", "float16", "bfloat16"):
+        rp.save(model, tmp_path / values, values=values)  # type: ignore[arg-type]
+        sizes[values] = (tmp_path / values).stat().st_size
+        state = rp.load(tmp_path / values)
+        for name, tensor in model.state_dict().items():
+            assert torch.allclose(state[name].double(), tensor.double(), rtol=1e-2, atol=1e-6)
+            assert torch.equal(state[name] == 0, tensor == 0)
+    assert sizes["float16"] < sizes["exact"]
+    with pytest.raises(ValueError, match="values='int8'"):
+        rp.save(model, tmp_path / "x", values="int8")  # type: ignore[arg-type]
+
+
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """Flip, cut, repeat or overwrite somewhere; half of the time in the header, where the counts are."""
+    damaged = bytearray(data)
+    limit = len(data) if rng.random() < 0.5 else min(len(data), 8 + int.from_bytes(data[:8], "little"))
+    where = rng.randrange(limit)
+    match rng.randrange(4):
+        case 0:
+            damaged[where] ^= 1 << rng.randrange(8)
+        case 1:
+            damaged = damaged[:where]
+        case 2:
+            damaged[where:where] = damaged[where : where + rng.randrange(1, 9)]
+        case _:
+            damaged[where : where + 4] = rng.randbytes(4)
+    return bytes(damaged)
+
+
+def attack(tmp_path: Path, times: int) -> None:
+    model = cnn()
+    rp.prune(model, sparsity=0.9)
+    rp.save(model, tmp_path / "good")
+    good = (tmp_path / "good").read_bytes()
+    rng = random.Random(1)
+    refused = 0
+    for _ in range(times):
+        bad = mutate(good, rng)
+        if bad == good:
+            continue
+        (tmp_path / "bad").write_bytes(bad)
+        try:
+            state = rp.load(tmp_path / "bad")
+        except ValueError as error:
+            sentence = str(error)
+            refused += 1
+        else:  # a change that means nothing, such as white space in the header
+            sentence = ""
+            assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+        assert "\n" not in sentence
+    assert refused > 0.9 * times
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    attack(tmp_path, 400)
+
+
+@pytest.mark.long
+def test_damaged_files_are_refused_ten_thousand_times(tmp_path: Path) -> None:
+    attack(tmp_path, 10_000)
