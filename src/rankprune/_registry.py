@@ -20,7 +20,7 @@ class MethodInfo:
     """What is known of a method without running it."""
 
     name: str
-    cls: type
+    cls: Any  # the subclass of Method
     description: str
     paper: str
     family: str

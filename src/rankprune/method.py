@@ -44,6 +44,7 @@ class Method:
     info: ClassVar[MethodInfo]
     instead: ClassVar[bool] = False  # the mask update replaces that optimizer step (RigL, RPG), or follows it
     dense_state: ClassVar[bool] = False  # gradients and optimizer state stay dense at every step (SNFS)
+    cost: ClassVar[str] = "f"  # of an ordinary step as a share of a dense one, f that of a sparse forward pass
 
     sparsity: float | None = None
     distribution: str = field(default="global", kw_only=True)
@@ -259,6 +260,8 @@ class Latent(Method):
     The latent lives in `site.state["latent"]`. By default the image is the latent under a mask of its largest entries,
     chosen at every step along the schedule, and the gradient passes straight through.
     """
+
+    cost: ClassVar[str] = "(2f + 1)/3"  # the gradient of the weights is dense
 
     def updates(self, total_steps: int) -> Sequence[int]:
         return range(1, total_steps + 1)

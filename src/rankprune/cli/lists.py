@@ -22,11 +22,17 @@ def _methods(args: argparse.Namespace) -> int:
 
     infos = [method_info(name) for name in list_methods(args.pattern)]
     found = [
-        {"name": i.name, "family": i.family, "moves": i.moves, "paper": i.paper, "description": i.description}
+        {"name": i.name, "family": i.family, "needs": sorted(i.needs), "moves": i.moves, "cost": i.cls.cost,
+         "exact": i.exact, "paper": i.paper, "description": i.description}
+        for i in infos
+    ]  # fmt: skip
+    rows = [
+        (i.name, i.family, ", ".join(sorted(i.needs)) or "-", "move" if i.moves else "fixed", i.cls.cost, i.paper)
         for i in infos
     ]
-    rows = [(i.name, i.family, i.paper, i.description) for i in infos]
-    return emit(args.json, found, "\n".join(table(("method", "family", "paper", "what it does"), rows)))
+    lines = table(("method", "family", "needs", "masks", "step", "paper"), rows)
+    note = "step: FLOPs as a share of a dense step, f that of a sparse pass; a mask update by gradient needs it dense."
+    return emit(args.json, found, "\n".join([*lines, "", note]))
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ class ACDC(Score):
     The phases are shares of training: the authors' 100 epochs, stretched to any length. The last prune is exact.
     """
 
+    cost: ClassVar[str] = "1 and f in turns"
     prune_at: Sequence[Step] = field(default=(0.10, 0.20, 0.30, 0.40, 0.50, 0.60, 0.70, 0.85), kw_only=True)
     restore_at: Sequence[Step] = field(default=(0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75), kw_only=True)
 

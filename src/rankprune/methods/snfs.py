@@ -28,6 +28,7 @@ class SNFS(Redistributing, SparseLearning):
     """
 
     dense_state: ClassVar[bool] = True
+    cost: ClassVar[str] = "(2f + 1)/3"
 
     def stay(self, group: Group) -> list[int]:
         counts, means = [], [mean_momentum(site) for site in group.sites]
