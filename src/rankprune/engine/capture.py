@@ -1,0 +1,192 @@
+"""Writes a torch module down as a graph, through torch.export; what is unknown stays torch's, as an island."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from . import operators
+from .graph import Graph, Node, Unsupported
+from .refs import IMAGES, Ref, Size, settle, whole
+
+
+@dataclass
+class Captured:
+    """The graph, what its islands call, and how the module gives its result back."""
+
+    graph: Graph
+    islands: dict[int, Callable[..., Any]]  # by output value: (batch size, input tensors) -> tensor
+    spec: Any  # of the module's output
+
+
+@dataclass
+class Capture:
+    """State while the exported nodes are followed."""
+
+    graph: Graph = field(default_factory=Graph)
+    islands: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    env: dict[fx.Node, Any] = field(default_factory=dict)
+
+    def get(self, argument: Any) -> Any:
+        return fx.node.map_arg(argument, lambda n: self.env[n])
+
+
+def capture(module: nn.Module, example: Tensor) -> Captured:
+    """`example` is a batch of any size; the graph is of one image's share, for any batch."""
+    if module.training:
+        raise ValueError("compile needs the model in evaluation mode: call model.eval() first")
+    if example.dtype != torch.float32 or example.device.type != "cpu" or example.dim() < 2:
+        raise ValueError(
+            f"compile needs a float32 example on the CPU with a batch dimension, not {example.dtype} "
+            f"{tuple(example.shape)} on {example.device}"
+        )
+    two = torch.cat([example[:1], example[:1]])
+    batch = torch.export.Dim("batch", min=2, max=65536)
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(module, (two,), dynamic_shapes=({0: batch},), strict=False)
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"torch.export cannot follow {type(module).__name__} with a free batch size: {reason}"
+        ) from error
+    return _follow(exported)
+
+
+def _follow(exported: Any) -> Captured:
+    state = Capture()
+    signature = exported.graph_signature
+    constants = {**exported.state_dict, **exported.constants}
+    named = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    nodes = list(exported.graph.nodes)
+    last = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
+    for i, node in enumerate(nodes):
+        if node.op == "placeholder":
+            if node.name in named:
+                state.env[node] = constants[named[node.name]].detach()
+            else:
+                value = state.graph.value(tuple(node.meta["val"].shape[1:]))
+                state.graph.inputs.append(value)
+                state.env[node] = whole(state.graph, value)
+        elif node.op == "call_function":
+            _step(state, node)
+            _rebind(state, node, i, last)
+        elif node.op == "output":
+            for out in node.args[0]:
+                ref = state.env.get(out) if isinstance(out, fx.Node) else None
+                if not isinstance(ref, Ref):
+                    raise ValueError("compile needs a module whose outputs are tensors that depend on its input")
+                state.graph.outputs.append(settle(state.graph, ref))
+    return Captured(state.graph, state.islands, exported.call_spec.out_spec)
+
+
+def _step(state: Capture, node: fx.Node) -> None:
+    args, kwargs = state.get(node.args), state.get(node.kwargs)
+    name = str(node.target)
+    leaves = _leaves((args, kwargs))
+    if not any(isinstance(leaf, Ref) for leaf in leaves):
+        state.env[node] = _constant(node.target, args, kwargs, leaves)
+        return
+    if "_assert" in name:
+        return
+    if name == "aten.sym_size.int":
+        state.env[node] = _size(args[0], args[1])
+        return
+    if node.target is operator.getitem:
+        state.env[node] = args[0][args[1]]
+        return
+    before = len(state.graph.nodes), len(state.graph.shapes)
+    try:
+        handler = operators.find(name)
+        state.env[node] = handler(state.graph, *_now(args), **_now(kwargs))
+    except Unsupported:
+        # Nothing half-done may stay behind.
+        del state.graph.nodes[before[0] :], state.graph.shapes[before[1] :]
+        state.env[node] = _island(state, node, args, kwargs)
+
+
+def _constant(target: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
+    if any(isinstance(leaf, Size) for leaf in leaves) and not any(isinstance(leaf, Tensor) for leaf in leaves):
+        return Size(lambda n: target(*_at(args, n), **_at(kwargs, n)))
+    with torch.no_grad():
+        return target(*_now(args), **_now(kwargs))
+
+
+def _size(ref: Ref, axis: int) -> Any:
+    return Size(lambda n: n) if ref.batch_axis() == axis % ref.view.ndim else ref.view.shape[axis]
+
+
+def _island(state: Capture, node: fx.Node, args: Any, kwargs: Any) -> Ref:
+    """Let torch run this node: its inputs are settled, its output becomes a new value."""
+    shown = node.meta.get("val")
+    if not isinstance(shown, Tensor) or shown.dtype != torch.float32:
+        raise ValueError(f"compile cannot take {node.target}: its result is not one float32 tensor")
+    refs = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, Ref)]
+    inputs = [settle(state.graph, ref) for ref in refs]
+    axes = [ref.batch_axis() for ref in refs]
+    target: Any = node.target
+
+    def run(images: int, tensors: list[Tensor]) -> Tensor:
+        given = iter([t.movedim(0, axis) for t, axis in zip(tensors, axes)])
+        filled = _map(
+            (args, kwargs), lambda a: next(given) if isinstance(a, Ref) else a.of(images) if isinstance(a, Size) else a
+        )
+        return target(*filled[0], **filled[1])
+
+    shape = tuple(int(n) if not isinstance(n, torch.SymInt) else -1 for n in shown.shape)
+    if shape.count(-1) != 1 or shape[0] != -1:
+        raise ValueError(f"compile cannot take {target}: its result does not begin with the batch dimension")
+    output = state.graph.value(shape[1:])
+    state.graph.nodes.append(Node("island", inputs, output, str(target), {"operator": str(target)}))
+    state.islands[output] = run
+    return whole(state.graph, output)
+
+
+def _rebind(state: Capture, node: fx.Node, step: int, last: dict[fx.Node, int]) -> None:
+    """An operator in place changes its first argument for all who look at it later."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.name.endswith("_") or not node.args or not isinstance(node.args[0], fx.Node):
+        return
+    changed, old = node.args[0], state.env[node.args[0]]
+    for other, ref in list(state.env.items()):
+        if other is node or last.get(other, -1) <= step or not isinstance(ref, Ref) or not isinstance(old, Ref):
+            continue
+        if ref.value == old.value:
+            if not np.array_equal(ref.view, old.view):
+                raise ValueError(
+                    f"compile cannot take {node.target}: it changes a tensor that is read through another view"
+                )
+            state.env[other] = state.env[node]
+    state.env[changed] = state.env[node]
+
+
+def _map(tree: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_map(t, function) for t in tree)
+    if isinstance(tree, dict):
+        return {k: _map(v, function) for k, v in tree.items()}
+    return function(tree)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    found: list[Any] = []
+    _map(tree, found.append)
+    return found
+
+
+def _at(tree: Any, images: int) -> Any:
+    return _map(tree, lambda leaf: leaf.of(images) if isinstance(leaf, Size) else leaf)
+
+
+def _now(tree: Any) -> Any:
+    return _at(tree, IMAGES)

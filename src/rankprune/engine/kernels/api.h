@@ -1,0 +1,137 @@
+// The plain C interface of the kernels, and the parameters of each operator.
+//
+// Every value lives in one arena of floats as rows of 8 lanes: [slab][channel][row][8]. For one image a lane is a pixel
+// of a row of 8 (slab: block of 8 columns; row: y), or a token; for 8 images at once a lane is an image (slab: y; row: x).
+// All fields are 8 bytes wide, so that no padding differs between compilers and the loader can describe them easily.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace rankprune {
+
+constexpr int kLanes = 8;
+
+struct View {
+    int64_t at, slab, chan;  // in floats; rows follow one another
+};
+
+enum Kind : int64_t { kConv, kPlanes, kPool, kWindow, kBinary, kNorm, kSoftmax, kAttention, kMean, kLinear, kGather,
+                      kBorder, kKinds };
+enum Activation : int64_t { kNone, kRelu, kRelu6, kHardswish, kGelu, kSigmoid, kSilu, kHardsigmoid, kGeluTanh };
+
+// Sparse convolution, and linear layers over tokens or over lanes of images: for each output channel a list of
+// (offset of the tap in rows, value).
+struct Conv {
+    View in, out, res;  // res.at < 0: no residual
+    int64_t step;       // floats between the inputs of two successive output rows
+    int64_t slabs, rows, channels, activation;
+    int64_t width, height;        // kernel shape: output channels at once, rows at once
+    int64_t groups, blocks;       // of output channels to share out; of input channels to stay in cache
+    const float *values, *bias;   // values: `width` a tap
+    const uint16_t* offsets;      // rows, relative to base
+    const int64_t *starts, *base; // [block][chunk of `width` channels] (starts has one more)
+    const int64_t* splits;        // groups + 1 bounds, in chunks
+};
+
+// Copies of a blocked image, shifted and phase-split so that each tap of a window is an aligned row.
+struct Planes {
+    View in;            // chan: floats between channels, slab: between blocks of 8 columns
+    int64_t plain;      // the source is [channel][y][x] instead (slab and lanes unused)
+    int64_t channels, height, width;
+    int64_t at, slab, chan;              // destination
+    int64_t slabs, rows, taps, phases;   // planes of a channel: [phase][tap]
+    int64_t stride_x, stride_y;
+    const int64_t *x_first, *y_first;    // input column of lane 0 of slab 0, by tap; input row of row 0, by phase
+    int64_t skip;                        // this plane is there already (-1: none)
+    double fill;
+};
+
+// Pooling of one image through planes of one channel in the thread's scratch.
+struct Pool {
+    Planes planes;          // at/slab/chan unused
+    View out;
+    int64_t rows, count, average, activation;
+    const int64_t* offsets; // of the taps, in rows
+    const float* scale;     // average: reciprocal counts, [slab][row][8]
+};
+
+// Pooling of 8 images at once: rows and slabs are bounded, lanes never meet.
+struct Window {
+    View in, out;
+    int64_t channels, height, width, out_height, out_width;
+    int64_t kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, average, count_pad;
+};
+
+struct Binary {  // out = activation(a op b)
+    View a, b, out;
+    int64_t slabs, channels, rows, multiply, activation;
+    int64_t b_rows;             // 0: one row of b serves all rows of a channel, and one slab all slabs
+    const float* constant;      // instead of b, laid out like out (null: none; b ignored)
+    int64_t unary;              // only the activation
+};
+
+struct Norm {  // LayerNorm over channels
+    View in, out;
+    int64_t channels, rows;
+    const float *weight, *bias;
+    double eps;
+};
+
+struct Softmax {
+    View in, out;
+    int64_t channels, rows, flat;  // flat > 0: over that many floats of one vector
+};
+
+struct Attention {  // q, k, v are [channel][token]; heads lie one after the other in the channels
+    View q, k, v, out;
+    int64_t heads, dim, value_dim, tokens, keys, q_head, k_head, v_head, out_head;  // *_head: channels between heads
+    double scale;
+};
+
+struct Mean {  // over all pixels of a channel
+    View in;
+    int64_t at, out_chan, slabs, channels, rows, width, images;  // images: lanes are images
+};
+
+struct Linear {  // of one vector
+    int64_t at, out, res, inputs, outputs, activation;
+    const float *values, *bias;
+    const uint16_t* columns;  // null: dense, rows of `inputs` rounded up to 8
+    const int64_t* starts;
+};
+
+enum Move : int64_t { kFloats, kRows, kIntoLanes, kOutOfLanes };
+struct Gather {  // out[to[i]] = in[from[i]], or 0 where from < 0
+    int64_t at, out, count, move;   // floats; whole rows; or image after image into lanes, and back
+    const int32_t *from, *to;
+    const float* constant;          // the source instead of the arena
+};
+
+struct Border {  // zeroes the frame around the images of a padded value
+    int64_t at, slabs, channels, rows;                    // with padding
+    int64_t top, bottom, left, right;
+};
+
+}  // namespace rankprune
+
+#if defined(_WIN32)
+#define RP_API extern "C" __declspec(dllexport)
+#else
+#define RP_API extern "C" __attribute__((visibility("default")))
+#endif
+
+struct rp_program;
+struct rp_copy {
+    float* data;
+    int64_t at, count;  // in floats, in the arena
+};
+RP_API int rp_version();
+RP_API const char* rp_variant(int index);  // usable on this CPU, best first, "portable" last; null past the end
+RP_API int64_t rp_params_size(int64_t kind);
+RP_API rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, int64_t scratch);  // sizes in floats
+RP_API int rp_add(rp_program*, int64_t kind, const void* params, int64_t tasks);  // 0, or 1: no such kind
+// Copies in, runs the operators, copies out; 1: no memory. seconds (or null): the time of each operator is added.
+RP_API int rp_run(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, double* seconds);
+RP_API double rp_time(rp_program*, int64_t index, int64_t repeats);  // least seconds of one operator, run alone
+RP_API double rp_peak(const char* variant, int64_t threads);         // measured FMA peak, GFLOP/s
+RP_API void rp_free(rp_program*);

@@ -1,0 +1,140 @@
+// Additions, products, activations, LayerNorm, softmax, means, gathers, borders.
+#pragma once
+#include <cmath>
+
+#include "activation.h"
+
+namespace rankprune {
+namespace {
+
+static void run_binary(const void* params, int64_t task, float* arena, float*) {
+    const Binary& p = *static_cast<const Binary*>(params);
+    int64_t slab = task / p.channels, c = task % p.channels;
+    int64_t target = slab * p.out.slab + c * p.out.chan;
+    const float* a = arena + p.a.at + slab * p.a.slab + c * p.a.chan;
+    const float* b = p.constant ? p.constant + (slab * p.channels + c) * p.rows * kLanes
+                                : arena + p.b.at + (p.b_rows ? slab * p.b.slab : 0) + c * p.b.chan;
+    int64_t b_step = p.b_rows || p.constant ? kLanes : 0;
+    for (int64_t r = 0; r < p.rows; r++) {
+        Vec v = Vec::load(a + r * kLanes);
+        if (!p.unary) {
+            Vec w = Vec::load(b + r * b_step);
+            v = p.multiply ? v * w : v + w;
+        }
+        activate(v, p.activation).store(arena + p.out.at + target + r * kLanes);
+    }
+}
+
+static void run_norm(const void* params, int64_t task, float* arena, float*) {
+    const Norm& p = *static_cast<const Norm*>(params);
+    const float* in = arena + p.in.at + task * kLanes;
+    float* out = arena + p.out.at + task * kLanes;
+    Vec mean = zero(), variance = zero(), scale = Vec::of(1.f / float(p.channels));
+    for (int64_t c = 0; c < p.channels; c++) mean = mean + Vec::load(in + c * p.in.chan);
+    mean = mean * scale;
+    for (int64_t c = 0; c < p.channels; c++) {
+        Vec d = Vec::load(in + c * p.in.chan) - mean;
+        variance.fma(d, d);
+    }
+    alignas(32) float s[kLanes];
+    (variance * scale + Vec::of(float(p.eps))).store(s);
+    for (float& x : s) x = 1.f / std::sqrt(x);
+    Vec inverse = Vec::load(s);
+    for (int64_t c = 0; c < p.channels; c++) {
+        Vec d = (Vec::load(in + c * p.in.chan) - mean) * inverse;
+        (d * Vec::of(p.weight[c]) + Vec::of(p.bias[c])).store(out + c * p.out.chan);
+    }
+}
+
+static void softmax_column(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count) {
+    Vec top = Vec::load(in);
+    for (int64_t i = 1; i < count; i++) top = max(Vec::load(in + i * in_step), top);
+    Vec total = zero();
+    for (int64_t i = 0; i < count; i++) {
+        Vec e = exp(Vec::load(in + i * in_step) - top);
+        total = total + e;
+        e.store(out + i * out_step);
+    }
+    Vec inverse = Vec::of(1.f) / total;
+    for (int64_t i = 0; i < count; i++) (Vec::load(out + i * out_step) * inverse).store(out + i * out_step);
+}
+
+static void run_softmax(const void* params, int64_t task, float* arena, float*) {
+    const Softmax& p = *static_cast<const Softmax*>(params);
+    if (!p.flat) {
+        softmax_column(arena + p.in.at + task * kLanes, p.in.chan, arena + p.out.at + task * kLanes, p.out.chan,
+                       p.channels);
+        return;
+    }
+    const float* in = arena + p.in.at;
+    float *out = arena + p.out.at, top = in[0];
+    for (int64_t i = 1; i < p.flat; i++) top = in[i] > top ? in[i] : top;
+    double total = 0;
+    for (int64_t i = 0; i < p.flat; i++) total += out[i] = std::exp(in[i] - top);
+    for (int64_t i = 0; i < p.flat; i++) out[i] = float(out[i] / total);
+}
+
+static void run_mean(const void* params, int64_t task, float* arena, float*) {
+    const Mean& p = *static_cast<const Mean*>(params);
+    Vec total = zero();
+    float rest = 0;
+    int64_t whole = p.images ? p.slabs : p.width / kLanes;
+    for (int64_t slab = 0; slab < p.slabs; slab++) {
+        const float* s = arena + p.in.at + slab * p.in.slab + task * p.in.chan;
+        if (slab < whole) {
+            for (int64_t r = 0; r < p.rows; r++) total = total + Vec::load(s + r * kLanes);
+        } else {
+            for (int64_t r = 0; r < p.rows; r++)
+                for (int64_t i = 0; i < p.width % kLanes; i++) rest += s[r * kLanes + i];
+        }
+    }
+    float scale = 1.f / float(p.images ? p.slabs * p.rows : p.rows * p.width);
+    if (p.images)
+        (total * Vec::of(scale)).store(arena + p.at + task * p.out_chan);
+    else
+        arena[p.at + task * p.out_chan] = (sum(total) + rest) * scale;
+}
+
+constexpr int64_t kGatherCount = 4096;  // elements of one task
+
+static void run_gather(const void* params, int64_t task, float* arena, float*) {
+    const Gather& p = *static_cast<const Gather*>(params);
+    const float* in = p.constant ? p.constant : arena + p.at;
+    float* out = arena + p.out;
+    int64_t i = task * kGatherCount, end = least(i + kGatherCount, p.count);
+    switch (p.move) {
+        case kFloats:
+            for (; i < end; i++) out[p.to[i]] = p.from[i] < 0 ? 0.f : in[p.from[i]];
+            break;
+        case kRows:
+            for (; i < end; i++)
+                (p.from[i] < 0 ? zero() : p.constant ? Vec::of(in[p.from[i]]) : Vec::load(in + p.from[i]))
+                    .store(out + p.to[i]);
+            break;
+        case kIntoLanes:
+            for (; i < end; i++)
+                for (int64_t lane = 0; lane < kLanes; lane++) out[p.to[i] + lane] = in[lane * p.count + p.from[i]];
+            break;
+        case kOutOfLanes:
+            for (; i < end; i++)
+                for (int64_t lane = 0; lane < kLanes; lane++) out[lane * p.count + p.to[i]] = in[p.from[i] + lane];
+            break;
+    }
+}
+
+static void run_border(const void* params, int64_t task, float* arena, float*) {
+    const Border& p = *static_cast<const Border*>(params);
+    float* s = arena + p.at + task * p.channels * p.rows * kLanes;
+    bool whole = task < p.top || task >= p.slabs - p.bottom;
+    if (whole) {
+        memset(s, 0, sizeof(float) * size_t(p.channels * p.rows * kLanes));
+        return;
+    }
+    for (int64_t c = 0; c < p.channels; c++, s += p.rows * kLanes) {
+        memset(s, 0, sizeof(float) * size_t(p.left * kLanes));
+        memset(s + (p.rows - p.right) * kLanes, 0, sizeof(float) * size_t(p.right * kLanes));
+    }
+}
+
+}  // namespace
+}  // namespace rankprune

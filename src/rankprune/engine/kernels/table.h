@@ -1,0 +1,15 @@
+// The operators of one instruction set.
+#pragma once
+#include "api.h"
+
+namespace rankprune {
+
+typedef void (*Task)(const void* params, int64_t task, float* arena, float* scratch);
+
+struct Table {
+    const char* name;
+    Task run[kKinds];
+    float (*peak)(int64_t turns);  // 12 * 8 multiply-adds a turn
+};
+
+}  // namespace rankprune

@@ -1,0 +1,38 @@
+// All operators once, for one instruction set: compiled several times with RP_VARIANT and that set's flags.
+// Nothing here may instantiate code that other files share: the linker could keep this file's copy of it.
+#include "conv.h"
+#include "matrix.h"
+#include "planes.h"
+#include "table.h"
+
+namespace rankprune {
+namespace {
+
+// Twelve independent chains of multiply-adds, more than any core has in flight.
+static float peak_loop(int64_t turns) {
+    Vec s[12], a = Vec::of(0.999f), b = Vec::of(1e-3f);
+    RP_UNROLL for (int i = 0; i < 12; i++) s[i] = Vec::of(float(i));
+    for (int64_t t = 0; t < turns; t++) {
+        RP_UNROLL for (int i = 0; i < 12; i++) s[i] = s[i] * a + b;
+    }
+    Vec total = zero();
+    RP_UNROLL for (int i = 0; i < 12; i++) total = total + s[i];
+    return sum(total);
+}
+
+}  // namespace
+
+#define RP_JOIN_(a, b) a##b
+#define RP_JOIN(a, b) RP_JOIN_(a, b)
+#define RP_STRING_(a) #a
+#define RP_STRING(a) RP_STRING_(a)
+
+extern const Table RP_JOIN(table_, RP_VARIANT);
+const Table RP_JOIN(table_, RP_VARIANT) = {
+    RP_STRING(RP_VARIANT),
+    {run_conv, run_planes, run_pool, run_window, run_binary, run_norm, run_softmax, run_attention, run_mean, run_linear,
+     run_gather, run_border},
+    peak_loop,
+};
+
+}  // namespace rankprune

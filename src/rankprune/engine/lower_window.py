@@ -1,0 +1,231 @@
+"""Convolutions, linear layers over tokens, and pooling: everything that slides a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .arena import Buffer
+from .graph import Graph, Node, Unsupported
+from .layout import Layout
+from .native import ACTIVATIONS, LANES, Border, Conv, Planes, Pool, View, Window
+from .packing import fit, pack
+from .shape_choice import default_choice
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+_WINDOW = ("stride", "padding", "dilation")
+PLANE_CHANNELS = 8  # of a task, as in planes.h
+
+
+@dataclass(frozen=True)
+class PlaneSet:
+    """Planes of one channel, [phase of the row][tap along x], so that each tap reads aligned rows."""
+
+    x_first: np.ndarray
+    y_first: np.ndarray
+    rows: int  # of a plane
+    slabs: int
+    taps: np.ndarray  # offset in rows of each tap, [ky, kx]
+
+    @property
+    def count(self) -> int:
+        return self.x_first.size * self.y_first.size
+
+
+def plane_set(
+    out: tuple[int, ...], kernel: list[int], stride: list[int], pad: list[int], dilation: list[int]
+) -> PlaneSet:
+    """Output (y, x) and tap (ky, kx) read input row stride·y + dilation·ky − pad: a phase and a shift of its plane."""
+    height, width = out[1:]
+    shift, phase = np.divmod(np.arange(kernel[0]) * dilation[0] - pad[0], stride[0])
+    phases, which = np.unique(phase, return_inverse=True)
+    lowest = shift.min()
+    rows = int(height + shift.max() - lowest)
+    x_first = np.arange(kernel[1], dtype=np.int64) * dilation[1] - pad[1]
+    taps = (which[:, None] * kernel[1] + np.arange(kernel[1])[None, :]) * rows + (shift - lowest)[:, None]
+    y_first = (stride[0] * lowest + phases).astype(np.int64)
+    return PlaneSet(x_first, y_first, rows, -(-width // LANES), taps)
+
+
+def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> tuple[Callable[[int], Planes], Buffer]:
+    value = node.inputs[0]
+    channels, height, width = state.graph.shapes[value]
+    plain = value in state.plain
+    layout, source = (state.layouts[value], state.places[value]) if plain else state.input(value)
+    stride = node.attrs["stride"]
+    chan = made.count * made.rows * LANES
+
+    def params(at: int) -> Planes:
+        view = View(source.at, 0, height * width) if plain else layout.view(source.at)
+        return Planes(
+            view, plain, channels, height, width, at, channels * chan, chan, made.slabs, made.rows, made.x_first.size,
+            made.y_first.size, stride[1], stride[0], made.x_first.ctypes.data, made.y_first.ctypes.data, -1, fill,
+        )  # fmt: skip
+
+    return params, source
+
+
+def conv(state: Lowering, node: Node) -> None:
+    value = node.inputs[0]
+    kernel, stride, pad, dilation = (
+        list(node.kernel.shape[2:]),
+        *(node.attrs[k] for k in ("stride", "padding", "dilation")),
+    )
+    out = state.graph.shapes[node.output]
+    if state.images:
+        layout, source = state.input(value)
+        y = np.arange(kernel[0])[:, None] * dilation[0] * (layout.slab // LANES)
+        taps = y + np.arange(kernel[1])[None, :] * dilation[1]
+        shift = -pad[0] * layout.slab - pad[1] * LANES
+        _multiply(state, node, source, layout.origin + shift, layout.slab * stride[0], layout.channel, stride[1], taps)
+    elif kernel == [1, 1] and stride == [1, 1] and pad == [0, 0]:
+        layout, source = state.input(value)
+        _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, np.zeros((1, 1), np.int64))
+    else:
+        made = plane_set(out, kernel, stride, pad, dilation)
+        params, source = planes_params(state, node, made, 0.0)
+        channels = state.graph.shapes[value][0]
+        chan = made.count * made.rows * LANES
+        target = state.buffer(made.slabs * channels * chan)
+        tasks = made.slabs * -(-channels // PLANE_CHANNELS)
+        state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first])
+        _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps)
+
+
+def linear(state: Lowering, node: Node) -> None:
+    """Over tokens, or over lanes of images."""
+    layout, source = state.input(node.inputs[0])
+    if len(layout.shape) != (1 if state.images else 2):
+        raise Unsupported("a linear layer over tokens needs one image at a time")
+    _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, np.zeros((1, 1), np.int64))
+
+
+def _multiply(
+    state: Lowering, node: Node, source: Buffer, origin: int, slab: int, channel: int, step: int, taps: np.ndarray
+) -> None:
+    out, target = state.output(node.output)
+    weight, groups = node.kernel, node.attrs.get("groups", 1)
+    outputs, inputs = weight.shape[:2]
+    channel_rows = channel // LANES
+    choice = state.choices.get(state.node)
+    if choice is None:
+        choice = default_choice(weight, groups, taps, out.rows, out.slabs, state.threads)
+    choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs)
+    packed = pack(weight, taps, channel_rows, groups, choice)
+    state.used[state.node] = choice
+    if packed.blocks > 1:
+        widest = int(np.diff(packed.splits).max())
+        state.scratch = max(state.scratch, widest * choice.width * choice.height * LANES)
+    bias = node.arrays["bias"]
+    res, uses = None, [source, target]
+    if len(node.inputs) > 1:
+        res_layout, res = state.input(node.inputs[1])
+        uses.append(res)
+
+    def params() -> Conv:
+        skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
+        return Conv(
+            View(source.at + origin, slab, channel), out.view(target.at), skip, step * LANES, out.slabs, out.rows,
+            outputs, ACTIVATIONS.index(node.attrs["activation"]), choice.width, choice.height, choice.groups,
+            packed.blocks, packed.values.ctypes.data, bias.ctypes.data, packed.offsets.ctypes.data,
+            packed.starts.ctypes.data, packed.base.ctypes.data, packed.splits.ctypes.data,
+        )  # fmt: skip
+
+    tasks = out.slabs * -(-out.rows // choice.height) * choice.groups
+    arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, packed.splits]
+    state.call(params, tasks, uses, arrays)
+
+
+def pool(state: Lowering, node: Node) -> None:
+    a = node.attrs
+    kernel, stride, pad, dilation = (a[k] for k in ("kernel", "stride", "padding", "dilation"))
+    channels, height, width = state.graph.shapes[node.inputs[0]]
+    if state.images:
+        source_layout, source = state.input(node.inputs[0])
+        out, target = state.output(node.output)
+        state.call(
+            lambda: Window(
+                source_layout.view(source.at), out.view(target.at), channels, height, width, out.slabs, out.rows,
+                *kernel, *stride, *pad, *dilation, a["average"], a["count_pad"],
+            ),
+            out.slabs * channels,
+            [source, target],
+        )  # fmt: skip
+        return
+    made = plane_set(state.graph.shapes[node.output], kernel, stride, pad, dilation)
+    params, source = planes_params(state, node, made, 0.0 if a["average"] else -np.inf)
+    out, target = state.output(node.output)
+    offsets = np.ascontiguousarray(made.taps.reshape(-1), np.int64)
+    scale = (
+        _reciprocals(out, height, width, kernel, stride, pad, a["count_pad"])
+        if a["average"]
+        else np.ones(1, np.float32)
+    )
+    state.scratch = max(state.scratch, made.count * made.rows * LANES)
+    state.call(
+        lambda: Pool(
+            params(0),
+            out.view(target.at),
+            out.rows,
+            offsets.size,
+            a["average"],
+            0,
+            offsets.ctypes.data,
+            scale.ctypes.data,
+        ),
+        made.slabs * -(-channels // PLANE_CHANNELS),
+        [source, target],
+        [made.x_first, made.y_first, offsets, scale],
+    )
+
+
+def _reciprocals(
+    out: Layout, height: int, width: int, kernel: list[int], stride: list[int], pad: list[int], count_pad: bool
+) -> np.ndarray:
+    """1 / numbers under the window, [slab][row][8]; padding counts if asked, what hangs over it never does."""
+
+    def counts(size: int, outs: int, k: int, s: int, p: int) -> np.ndarray:
+        low = np.arange(outs) * s - p
+        high = np.minimum(low + k, size + p)
+        return high - low if count_pad else np.minimum(high, size) - np.maximum(low, 0)
+
+    y = counts(height, out.rows, kernel[0], stride[0], pad[0])
+    x = counts(width, out.slabs * LANES, kernel[1], stride[1], pad[1])
+    table = 1.0 / np.maximum(y[:, None] * x[None, :], 1)
+    table = table.reshape(out.rows, out.slabs, LANES).transpose(1, 0, 2)
+    return np.ascontiguousarray(table, np.float32)
+
+
+def frame(graph: Graph, value: int) -> tuple[int, int, int, int]:
+    """Zeros that convolutions over eight images read around this value: top, bottom, left, right."""
+    need = [0, 0, 0, 0]
+    if len(graph.shapes[value]) != 3:
+        return (0, 0, 0, 0)
+    height, width = graph.shapes[value][1:]
+    for node in graph.nodes:
+        if node.op == "conv" and node.inputs[0] == value:
+            out = graph.shapes[node.output][1:]
+            for axis, size in enumerate((height, width)):
+                k, s, p, d = (v[axis] for v in (node.kernel.shape[2:], *(node.attrs[n] for n in _WINDOW)))
+                need[2 * axis] = max(need[2 * axis], p)
+                reach = (out[axis] - 1) * s - p + (k - 1) * d - (size - 1)
+                need[2 * axis + 1] = max(need[2 * axis + 1], reach)
+    return (need[0], need[1], need[2], need[3])
+
+
+def border(state: Lowering, value: int) -> None:
+    """Zero the frame of a value, since its place was another's before."""
+    top, bottom, left, right = frame(state.graph, value)
+    if not top + bottom + left + right:
+        return
+    layout, target = state.layouts[value], state.places[value]
+    slabs, rows = top + layout.slabs + bottom, layout.channel // LANES
+    state.call(lambda: Border(target.at, slabs, layout.channels, rows, top, bottom, left, right), slabs, [target])
+
+
+HANDLERS = {"conv": conv, "pool": pool}

@@ -1,0 +1,159 @@
+"""Turns a graph into a program of kernel calls over one arena."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from ctypes import Structure
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import lower_other, lower_window
+from .arena import Buffer, place
+from .graph import Graph, Node, Unsupported
+from .layout import Layout, eight_images, flat, one_image
+from .native import LANES, Gather, Program
+from .packing import Choice
+
+FLOATS, ROWS, INTO_LANES, OUT_OF_LANES = range(4)
+GATHER_COUNT = 4096  # elements of a gather's task, as in elementwise.h
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel call, complete but for the places of its buffers."""
+
+    params: Callable[[], Structure]
+    tasks: int
+    arrays: Sequence[np.ndarray]
+
+
+@dataclass
+class Lowering:
+    """State while a graph is lowered. `images`: eight images at once, a lane each."""
+
+    graph: Graph
+    images: bool
+    threads: int
+    choices: dict[int, Choice]  # by the node's index
+    calls: list[Call] = field(default_factory=list)
+    of_node: list[int] = field(default_factory=list)  # node index of each call; -1: input or output
+    buffers: list[Buffer] = field(default_factory=list)
+    layouts: dict[int, Layout] = field(default_factory=dict)
+    places: dict[int, Buffer] = field(default_factory=dict)
+    plain: set[int] = field(default_factory=set)  # graph inputs that still lie as they came: [channel][y][x]
+    scratch: int = 0
+    node: int = -1
+    used: dict[int, Choice] = field(default_factory=dict)
+
+    def buffer(self, size: int) -> Buffer:
+        step = len(self.calls)
+        made = Buffer(size + LANES, step, step)
+        self.buffers.append(made)
+        return made
+
+    def call(
+        self, params: Callable[[], Structure], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = ()
+    ) -> None:
+        step = len(self.calls)
+        for buffer in uses:
+            buffer.last = max(buffer.last, step)
+        self.calls.append(Call(params, tasks, arrays))
+        self.of_node.append(self.node)
+
+    def output(self, value: int, layout: Layout | None = None) -> tuple[Layout, Buffer]:
+        """A place for a node's result, framed as its users need it."""
+        if value in self.places:
+            return self.layouts[value], self.places[value]
+        if layout is None:
+            shape = self.graph.shapes[value]
+            if self.images:
+                layout = eight_images(shape, lower_window.frame(self.graph, value))
+            else:
+                layout = one_image(shape)
+        self.layouts[value], self.places[value] = layout, self.buffer(layout.size)
+        if self.images:
+            lower_window.border(self, value)
+        return layout, self.places[value]
+
+    def input(self, value: int) -> tuple[Layout, Buffer]:
+        """Layout and place of a value; a graph input is brought into the engine's layout when first asked for."""
+        if value in self.plain:
+            self.plain.discard(value)
+            source = self.places.pop(value)
+            shape = self.graph.shapes[value]
+            self.layouts.pop(value)
+            layout, target = self.output(value)
+            index = np.arange(math.prod(shape), dtype=np.int32)
+            to = np.ascontiguousarray(np.broadcast_to(layout.index(), shape).reshape(-1), np.int32)
+            self.move(source, target, index, to, INTO_LANES if self.images else FLOATS)
+        return self.layouts[value], self.places[value]
+
+    def move(
+        self, source: Buffer | None, target: Buffer, index: np.ndarray, to: np.ndarray, how: int,
+        constant: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        arrays = [index, to] + ([] if constant is None else [constant])
+
+        def params() -> Gather:
+            pointer = None if constant is None else constant.ctypes.data
+            at = 0 if source is None else source.at
+            return Gather(at, target.at, index.size, how, index.ctypes.data, to.ctypes.data, pointer)
+
+        uses = [target] if source is None else [source, target]
+        self.call(params, -(-index.size // GATHER_COUNT), uses, arrays)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program with where its inputs and outputs lie (place, floats of one image)."""
+
+    program: Program
+    inputs: list[tuple[int, int]]
+    outputs: list[tuple[int, int]]
+    images: int
+    of_node: list[int]
+    choices: dict[int, Choice]
+    arena: int
+
+
+def lower(graph: Graph, images: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None) -> Lowered:
+    """Raises Unsupported where this layout cannot serve the graph."""
+    state = Lowering(graph, images, threads, choices or {})
+    ins, outs = [], []
+    copies = LANES if images else 1
+    for value in graph.inputs:
+        count = math.prod(graph.shapes[value])
+        state.layouts[value] = flat((count,))
+        state.places[value] = state.buffer(copies * count)
+        state.plain.add(value)
+        ins.append((state.places[value], count))
+    for state.node, node in enumerate(graph.nodes):
+        _handler(node)(state, node)
+    state.node = -1
+    for value in graph.outputs:
+        count = math.prod(graph.shapes[value])
+        layout, source = state.input(value)
+        target = state.buffer(copies * count)
+        index = np.ascontiguousarray(np.broadcast_to(layout.index(), layout.shape).reshape(-1), np.int32)
+        state.move(source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if images else FLOATS)
+        outs.append((target, count))
+    for target, _ in outs:
+        target.last = len(state.calls)
+    for source, _ in ins:
+        source.first = 0
+    arena = place(state.buffers)
+    program = Program(variant, threads, arena, state.scratch)
+    for made in state.calls:
+        program.add(made.params(), made.tasks, made.arrays)
+    return Lowered(
+        program, [(b.at, n) for b, n in ins], [(b.at, n) for b, n in outs], copies, state.of_node, state.used, arena
+    )
+
+
+def _handler(node: Node) -> Callable[[Lowering, Node], None]:
+    handler = lower_window.HANDLERS.get(node.op) or lower_other.HANDLERS.get(node.op)
+    if handler is None:
+        raise Unsupported(f"the kernels have no operator {node.op}")
+    return handler

@@ -1,0 +1,188 @@
+"""Loads the kernels: their parameters as structures, and a program of operators that runs without the GIL."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import build
+
+LANES = 8
+VERSION = 1  # of the kernels' interface and numerics; part of the key of cached choices
+ACTIVATIONS = ("none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh")
+
+
+class View(Structure):
+    _fields_ = [("at", c_int64), ("slab", c_int64), ("chan", c_int64)]
+
+
+def _fields(text: str) -> list[tuple[str, Any]]:
+    """`v:` views, `p:` pointers, `d:` doubles; the rest are integers."""
+    kinds = {"v": View, "p": c_void_p, "d": c_double}
+    return [(w[2:], kinds[w[0]]) if w[1:2] == ":" else (w, c_int64) for w in text.split()]
+
+
+class Conv(Structure):
+    _fields_ = _fields(
+        "v:inp v:out v:res step slabs rows channels activation width height groups blocks p:values p:bias p:offsets "
+        "p:starts p:base p:splits"
+    )
+
+
+class Planes(Structure):
+    _fields_ = _fields(
+        "v:inp plain channels height width at slab chan slabs rows taps phases stride_x stride_y p:x_first p:y_first "
+        "skip d:fill"
+    )
+
+
+class Pool(Structure):
+    _fields_ = [("planes", Planes), *_fields("v:out rows count average activation p:offsets p:scale")]
+
+
+class Window(Structure):
+    _fields_ = _fields(
+        "v:inp v:out channels height width out_height out_width kernel_y kernel_x stride_y stride_x pad_y pad_x "
+        "dilation_y dilation_x average count_pad"
+    )
+
+
+class Binary(Structure):
+    _fields_ = _fields("v:a v:b v:out slabs channels rows multiply activation b_rows p:constant unary")
+
+
+class Norm(Structure):
+    _fields_ = _fields("v:inp v:out channels rows p:weight p:bias d:eps")
+
+
+class Softmax(Structure):
+    _fields_ = _fields("v:inp v:out channels rows flat")
+
+
+class Attention(Structure):
+    _fields_ = _fields("v:q v:k v:v v:out heads dim value_dim tokens keys q_head k_head v_head out_head d:scale")
+
+
+class Mean(Structure):
+    _fields_ = _fields("v:inp at out_chan slabs channels rows width images")
+
+
+class Linear(Structure):
+    _fields_ = _fields("at out res inputs outputs activation p:values p:bias p:columns p:starts")
+
+
+class Gather(Structure):
+    _fields_ = _fields("at out count move p:source p:target p:constant")
+
+
+class Border(Structure):
+    _fields_ = _fields("at slabs channels rows top bottom left right")
+
+
+KINDS: tuple[type[Structure], ...] = (
+    Conv, Planes, Pool, Window, Binary, Norm, Softmax, Attention, Mean, Linear, Gather, Border,
+)  # fmt: skip
+
+
+class Copy(Structure):
+    _fields_ = _fields("p:data at count")
+
+
+class Program:
+    """Operators in order over one arena. Arrays given with an operator live as long as the program."""
+
+    def __init__(self, variant: str, threads: int, arena: int, scratch: int) -> None:
+        self._lib = library()
+        self._handle = self._lib.rp_new(variant.encode(), threads, arena, scratch)
+        if not self._handle:
+            raise RuntimeError(f"no program for {variant!r} with {threads} threads: choose one of {variants()}")
+        self._arrays: list[np.ndarray] = []
+        self.size = 0
+
+    def add(self, params: Structure, tasks: int, arrays: Sequence[np.ndarray] = ()) -> int:
+        self._arrays.extend(arrays)
+        if self._lib.rp_add(self._handle, KINDS.index(type(params)), ctypes.byref(params), tasks):
+            raise RuntimeError(f"the kernels do not know {type(params).__name__}")
+        self.size += 1
+        return self.size - 1
+
+    def run(
+        self, inputs: Sequence[tuple[int, int, int]], outputs: Sequence[tuple[int, int, int]],
+        seconds: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        """Each input and output is (address, place in the arena, floats); `seconds` gains each operator's time."""
+        ins = (Copy * len(inputs))(*(Copy(*c) for c in inputs))
+        outs = (Copy * len(outputs))(*(Copy(*c) for c in outputs))
+        spent = None if seconds is None else seconds.ctypes.data
+        if self._lib.rp_run(self._handle, ins, len(inputs), outs, len(outputs), spent):
+            raise MemoryError("there is not enough memory for the activations")
+
+    def time(self, index: int, repeats: int) -> float:
+        """Least seconds of one operator over some repeats."""
+        return float(self._lib.rp_time(self._handle, index, repeats))
+
+    def arrays(self) -> dict[int, int]:
+        """Bytes of each array it holds, by address."""
+        return {array.ctypes.data: array.nbytes for array in self._arrays}
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._lib.rp_free(self._handle)
+
+
+def cache_folder() -> Path:
+    """Where built kernels and measured choices are kept."""
+    base = os.environ.get("RANKPRUNE_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rankprune"
+    )
+    return Path(base)
+
+
+@functools.cache
+def library() -> Any:
+    """The kernels: beside the package if they were built with it, else built once into the cache folder."""
+    mark = build.digest()
+    beside = build.SOURCES.with_name(f"{mark}-{build.NAME}")
+    path = beside if beside.is_file() else cache_folder() / "kernels" / f"{mark}-{build.NAME}"
+    if not path.is_file():
+        build.build(path)
+    return bind(path)
+
+
+def bind(path: Path) -> Any:
+    """Load a library and declare its functions."""
+    lib = ctypes.CDLL(str(path))
+    lib.rp_variant.restype, lib.rp_variant.argtypes = c_char_p, [c_int]
+    lib.rp_params_size.restype, lib.rp_params_size.argtypes = c_int64, [c_int64]
+    lib.rp_new.restype, lib.rp_new.argtypes = c_void_p, [c_char_p, c_int64, c_int64, c_int64]
+    lib.rp_add.restype, lib.rp_add.argtypes = c_int, [c_void_p, c_int64, c_void_p, c_int64]
+    lib.rp_run.restype = c_int
+    lib.rp_run.argtypes = [c_void_p, POINTER(Copy), c_int64, POINTER(Copy), c_int64, c_void_p]
+    lib.rp_time.restype, lib.rp_time.argtypes = c_double, [c_void_p, c_int64, c_int64]
+    lib.rp_peak.restype, lib.rp_peak.argtypes = c_double, [c_char_p, c_int64]
+    lib.rp_free.restype, lib.rp_free.argtypes = None, [c_void_p]
+    sizes = [lib.rp_params_size(kind) for kind in range(len(KINDS))]
+    if lib.rp_version() != VERSION or sizes != [ctypes.sizeof(kind) for kind in KINDS]:
+        raise RuntimeError(f"{path} does not fit this version of the package: remove it, it is built again")
+    return lib
+
+
+def variants() -> list[str]:
+    """Instruction sets this CPU has, best first."""
+    lib = library()
+    found: list[str] = []
+    while name := lib.rp_variant(len(found)):
+        found.append(name.decode())
+    return found
+
+
+def peak(variant: str, threads: int) -> float:
+    """Measured multiply-add peak, GFLOP/s."""
+    return float(library().rp_peak(variant.encode(), threads))

@@ -1,0 +1,347 @@
+"""What each ATen operator is in the engine's graph. A handler raises Unsupported to leave a call to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from . import operators_view
+from .graph import Graph, Node, Unsupported, Weight
+from .refs import IMAGES, Ref, settle, whole
+
+Handler = Callable[..., Any]
+
+
+def find(name: str) -> Handler:
+    """The handler of an operator by its full name; in-place ones are the same as the others."""
+    base = name.split(".")[1] if name.startswith("aten.") else name
+    for table in (_HANDLERS, operators_view.HANDLERS):
+        for key in (base, base.removesuffix("_")):
+            if key in table:
+                return table[key]
+    raise Unsupported(name)
+
+
+def array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.detach().float().numpy())
+
+
+def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: int = 0, **more: Any) -> Ref:
+    output = graph.value(tuple(shape))
+    graph.nodes.append(Node(op, inputs, output, **more))
+    return whole(graph, output, axis)
+
+
+def image(graph: Graph, x: Any) -> int:
+    """A value [C, H, W] with the batch in front."""
+    if not isinstance(x, Ref) or x.view.ndim != 4 or x.batch_axis():
+        raise Unsupported("not a batch of images")
+    return settle(graph, x)
+
+
+def pair(value: Any) -> list[int]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return [int(v) for v in (values * 2 if len(values) == 1 else values)]
+
+
+def bias_of(bias: Tensor | None, size: int) -> np.ndarray:
+    return np.zeros(size, np.float32) if bias is None else array(bias)
+
+
+def conv2d(
+    graph: Graph,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Ref:
+    source = image(graph, x)
+    if not isinstance(weight, Tensor) or isinstance(padding, str):
+        raise Unsupported("convolution by a computed weight or a named padding")
+    _, height, width = graph.shapes[source]
+    stride, padding, dilation = pair(stride), pair(padding), pair(dilation)
+    size = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, p, d, k, s in zip((height, width), padding, dilation, weight.shape[2:], stride)
+    ]
+    attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "activation": "none"}
+    return emit(
+        graph, "conv", [source], (weight.shape[0], *size), attrs=attrs, weight=Weight.of(array(weight)),
+        arrays={"bias": bias_of(bias, weight.shape[0])},
+    )  # fmt: skip
+
+
+def named_padding(
+    graph: Graph,
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = "valid",
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Ref:
+    kernel, spread = weight.shape[2:], pair(dilation)
+    pads = [0, 0] if padding == "valid" else [d * (k - 1) // 2 for d, k in zip(spread, kernel)]
+    if padding == "same" and any(d * (k - 1) % 2 for d, k in zip(spread, kernel)):
+        raise Unsupported("an uneven padding")
+    return conv2d(graph, x, weight, bias, stride, pads, dilation, groups)
+
+
+def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
+    if not isinstance(weight, Tensor) or not isinstance(x, Ref):
+        raise Unsupported("a product of two computed tensors")
+    axis = x.batch_axis()
+    local = x.local()
+    if axis == x.view.ndim - 1 or local.shape[-1] != weight.shape[1]:
+        raise Unsupported("a linear layer over the batch")
+    shape = local.shape if local.ndim == 1 else (int(np.prod(local.shape[:-1])), local.shape[-1])
+    source = settle(graph, x, shape)
+    made = emit(
+        graph, "linear", [source], (*shape[:-1], weight.shape[0]), attrs={"activation": "none"},
+        weight=Weight.of(array(weight)), arrays={"bias": bias_of(bias, weight.shape[0])},
+    )  # fmt: skip
+    view = made.view.reshape(IMAGES, *local.shape[:-1], weight.shape[0])
+    return Ref(made.value, np.moveaxis(view, 0, axis), made.count)
+
+
+def batch_norm(
+    graph: Graph,
+    x: Ref,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *_: Any,
+) -> Ref:
+    if training or mean is None or not isinstance(x, Ref) or x.batch_axis():
+        raise Unsupported("batch norm by the batch's own statistics")
+    scale = 1.0 / np.sqrt(array(var).astype(np.float64) + eps) * (1.0 if weight is None else array(weight))
+    shift = (0.0 if bias is None else array(bias)) - array(mean) * scale
+    local = x.local()
+    if local.ndim == 3:  # a depthwise 1x1 convolution, until it is folded into the one before
+        attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": scale.size, "activation": "none"}
+        kernel = Weight((scale.size, 1, 1, 1), scale.astype(np.float32), None)
+        return emit(
+            graph, "conv", [settle(graph, x)], local.shape, attrs=attrs, weight=kernel,
+            arrays={"bias": shift.astype(np.float32)},
+        )  # fmt: skip
+    if local.ndim != 1:
+        raise Unsupported("batch norm over something else than images and vectors")
+    first = constant_op(graph, "mul", x, scale.astype(np.float32))
+    return constant_op(graph, "add", first, shift.astype(np.float32))
+
+
+def constant_op(graph: Graph, op: str, x: Ref, constant: np.ndarray) -> Ref:
+    """With a constant that broadcasts against the full shape, batch axis included."""
+    axis = x.batch_axis()
+    full = np.broadcast_to(constant, x.view.shape)
+    if full.shape != x.view.shape or not np.array_equal(full.take(0, axis), full.take(1, axis)):
+        raise Unsupported("a constant that differs between images")
+    source = settle(graph, x)
+    arrays = {"constant": np.ascontiguousarray(full.take(0, axis), np.float32)}
+    return emit(graph, op, [source], graph.shapes[source], axis, attrs={"activation": "none"}, arrays=arrays)
+
+
+def elementwise(op: str) -> Handler:
+    def handler(graph: Graph, a: Any, b: Any, *, alpha: float = 1) -> Ref:
+        if alpha != 1:
+            raise Unsupported("a weighted sum")
+        if not isinstance(a, Ref):
+            a, b = b, a
+        if not isinstance(b, Ref):
+            return constant_op(graph, op, a, array(b) if isinstance(b, Tensor) else np.float32(b))
+        if a.view.ndim != b.view.ndim:
+            raise Unsupported("tensors of different rank")
+        if a.view.size < b.view.size:
+            a, b = b, a
+        axis = a.batch_axis()
+        if b.batch_axis() != axis:
+            raise Unsupported("two batch axes")
+        left, right = a.local().shape, b.local().shape
+        if left != right and (len(left) != 3 or right != (left[0], 1, 1)):
+            raise Unsupported("a broadcast that is not over pixels")
+        # One number a channel is a vector to the engine.
+        inputs = [settle(graph, a), settle(graph, b, None if left == right else (left[0],))]
+        return emit(graph, op, inputs, left, axis, attrs={"activation": "none"})
+
+    return handler
+
+
+def scaled(graph: Graph, x: Any, divisor: Any, **_: Any) -> Ref:
+    if isinstance(divisor, Ref) or not isinstance(x, Ref) or _:
+        raise Unsupported("division by a computed tensor")
+    return constant_op(graph, "mul", x, 1.0 / (array(divisor) if isinstance(divisor, Tensor) else np.float32(divisor)))
+
+
+def subtract(graph: Graph, a: Any, b: Any, *, alpha: float = 1) -> Ref:
+    if isinstance(b, Ref) or not isinstance(a, Ref) or alpha != 1:
+        raise Unsupported("a difference of computed tensors")
+    return constant_op(graph, "add", a, -(array(b) if isinstance(b, Tensor) else np.float32(b)))
+
+
+def activation(kind: str) -> Handler:
+    def handler(graph: Graph, x: Ref, *args: Any, approximate: str = "none") -> Ref:
+        name = kind
+        if kind == "hardtanh":
+            if [float(a) for a in args] != [0.0, 6.0]:
+                raise Unsupported("a clamp that is not ReLU6")
+            name = "relu6"
+        elif kind == "gelu" and approximate == "tanh":
+            name = "gelu_tanh"
+        axis = x.batch_axis()
+        source = settle(graph, x)
+        return emit(graph, "activation", [source], graph.shapes[source], axis, attrs={"activation": name})
+
+    return handler
+
+
+def pool_attrs(average: bool, kernel: Any, stride: Any, padding: Any, dilation: Any, count_pad: bool) -> dict[str, Any]:
+    kernel = pair(kernel)
+    return {
+        "average": int(average), "kernel": kernel, "stride": pair(stride) if stride not in ([], (), None) else kernel,
+        "padding": pair(padding), "dilation": pair(dilation), "count_pad": int(count_pad),
+    }  # fmt: skip
+
+
+def pooled(graph: Graph, x: Any, attrs: dict[str, Any], ceil: bool) -> Ref:
+    source = image(graph, x)
+    channels, *sizes = graph.shapes[source]
+    out = []
+    for n, k, s, p, d in zip(sizes, *(attrs[name] for name in ("kernel", "stride", "padding", "dilation"))):
+        room = n + 2 * p - d * (k - 1) - 1
+        size = (-(-room // s) if ceil else room // s) + 1
+        out.append(size - 1 if ceil and (size - 1) * s >= n + p else size)
+    return emit(graph, "pool", [source], (channels, *out), attrs=attrs)
+
+
+def max_pool(
+    graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> Ref:
+    return pooled(graph, x, pool_attrs(False, kernel, stride, padding, dilation, False), ceil)
+
+
+def avg_pool(
+    graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, count_pad: bool = True,
+    divisor: Any = None,
+) -> Ref:  # fmt: skip
+    if divisor is not None:
+        raise Unsupported("an average with a divisor of its own")
+    return pooled(graph, x, pool_attrs(True, kernel, stride, padding, 1, count_pad), ceil)
+
+
+def adaptive_avg_pool(graph: Graph, x: Any, size: Any) -> Ref:
+    source = image(graph, x)
+    channels, height, width = graph.shapes[source]
+    out = pair(size)
+    if out == [1, 1]:
+        made = emit(graph, "mean", [source], (channels,))
+        return Ref(made.value, made.view.reshape(IMAGES, channels, 1, 1), made.count)
+    if height % out[0] or width % out[1]:
+        raise Unsupported("an adaptive average of uneven windows")
+    kernel = [height // out[0], width // out[1]]
+    return pooled(graph, x, pool_attrs(True, kernel, kernel, 0, 1, False), False)
+
+
+def mean(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
+    axes = (
+        sorted(d % x.view.ndim for d in (dims if isinstance(dims, (list, tuple)) else [dims]))
+        if dims is not None
+        else []
+    )
+    if x.batch_axis() == 0 and x.view.ndim == 4 and axes == [2, 3]:
+        shape = graph.shapes[settle(graph, x)]
+        made = emit(graph, "mean", [settle(graph, x)], shape[:1])
+    elif x.batch_axis() == 0 and x.view.ndim == 3 and axes == [1]:
+        source = settle(graph, x)
+        made = emit(graph, "mean", [source], graph.shapes[source][1:])
+    else:
+        raise Unsupported("a mean over other axes than pixels or tokens")
+    left = [1 if keepdim and i in axes else n for i, n in enumerate(x.view.shape) if keepdim or i not in axes]
+    return Ref(made.value, made.view.reshape(left), made.count)
+
+
+def layer_norm(
+    graph: Graph, x: Ref, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Ref:
+    axis, local = x.batch_axis(), x.local()
+    if len(shape) != 1 or axis == x.view.ndim - 1:
+        raise Unsupported("LayerNorm over several axes")
+    channels = local.shape[-1]
+    source = settle(graph, x, (int(np.prod(local.shape[:-1])), channels))
+    arrays = {
+        "weight": np.ones(channels, np.float32) if weight is None else array(weight),
+        "bias": bias_of(bias, channels),
+    }
+    made = emit(graph, "layernorm", [source], graph.shapes[source], attrs={"eps": float(eps)}, arrays=arrays)
+    return Ref(made.value, np.moveaxis(made.view.reshape(IMAGES, *local.shape), 0, axis), made.count)
+
+
+def softmax(graph: Graph, x: Ref, dim: int, *_: Any) -> Ref:
+    axis, local = x.batch_axis(), x.local()
+    if dim % x.view.ndim != x.view.ndim - 1 or axis == x.view.ndim - 1:
+        raise Unsupported("a softmax over another axis than the last")
+    shape = local.shape if local.ndim == 1 else (int(np.prod(local.shape[:-1])), local.shape[-1])
+    made = emit(graph, "softmax", [settle(graph, x, shape)], shape)
+    return Ref(made.value, np.moveaxis(made.view.reshape(IMAGES, *local.shape), 0, axis), made.count)
+
+
+def _head_view(graph: Graph, ref: Ref) -> tuple[int, int, int, int, int, int]:
+    """A view [head, token, dim] of a value [token, channel]: value, first channel, channels between heads, sizes."""
+    local = ref.local()
+    shape = graph.shapes[ref.value]
+    if local.ndim != 3 or ref.batch_axis() != 0 or len(shape) != 2:
+        raise Unsupported("attention over something else than tokens")
+    heads, tokens, dim = local.shape
+    token, channel = np.divmod(local, shape[1])
+    first = int(channel[0, 0, 0])
+    between = int(channel[1, 0, 0]) - first if heads > 1 else dim
+    expected = first + np.arange(heads)[:, None, None] * between + np.arange(dim)
+    if tokens != shape[0] or (token != np.arange(tokens)[:, None]).any() or (channel != expected).any() or between < 0:
+        raise Unsupported("heads that do not lie one after the other")
+    return ref.value, first, between, heads, tokens, dim
+
+
+def attention(
+    graph: Graph,
+    q: Ref,
+    k: Ref,
+    v: Ref,
+    mask: Any = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    scale: Any = None,
+    **more: Any,
+) -> Ref:
+    if mask is not None or dropout or causal or any(more.values()):
+        raise Unsupported("attention with a mask")
+    views = [_head_view(graph, r) for r in (q, k, v)]
+    (qv, q_at, q_head, heads, tokens, dim), (kv, k_at, k_head, *k_size), (vv, v_at, v_head, *v_size) = views
+    if k_size[0] != heads or v_size[0] != heads or k_size[1] != v_size[1] or k_size[2] != dim:
+        raise Unsupported("attention of unequal heads")
+    attrs = {
+        "q_at": q_at, "k_at": k_at, "v_at": v_at, "q_head": q_head, "k_head": k_head, "v_head": v_head, "heads": heads,
+        "dim": dim, "value_dim": v_size[2], "scale": float(dim**-0.5 if scale is None else scale),
+    }  # fmt: skip
+    made = emit(graph, "attention", [qv, kv, vv], (tokens, heads * v_size[2]), attrs=attrs)
+    view = made.view.reshape(IMAGES, tokens, heads, v_size[2]).transpose(0, 2, 1, 3)
+    return Ref(made.value, view, made.count)
+
+
+_HANDLERS: dict[str, Handler] = {
+    "conv2d": conv2d, "linear": linear, "batch_norm": batch_norm, "add": elementwise("add"), "mul": elementwise("mul"),
+    "div": scaled, "sub": subtract, "max_pool2d": max_pool, "avg_pool2d": avg_pool, "mean": mean,
+    "adaptive_avg_pool2d": adaptive_avg_pool, "layer_norm": layer_norm, "softmax": softmax,
+    "scaled_dot_product_attention": attention, "hardtanh": activation("hardtanh"), "relu6": activation("relu6"),
+    **{name: activation(name) for name in ("relu", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid")},
+}  # fmt: skip

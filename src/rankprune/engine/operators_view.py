@@ -1,0 +1,152 @@
+"""Operators that only move numbers: the same operation on the view's array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .graph import Graph, Node, Unsupported, Weight
+from .refs import IMAGES, Ref, settle, whole
+
+
+def _moved(change: Callable[..., np.ndarray]) -> Callable[..., Ref]:
+    def handler(graph: Graph, x: Ref, *args: Any, **kwargs: Any) -> Ref:
+        kwargs.pop("memory_format", None)
+        return Ref(x.value, change(x.view, *args, **kwargs), x.count)
+
+    return handler
+
+
+def _flatten(v: np.ndarray, start: int = 0, end: int = -1) -> np.ndarray:
+    start, end = start % v.ndim, end % v.ndim
+    return v.reshape(*v.shape[:start], -1, *v.shape[end + 1 :])
+
+
+def _slice(v: np.ndarray, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> np.ndarray:
+    return v[(slice(None),) * (dim % v.ndim) + (slice(start, end, step),)]
+
+
+def _squeeze(v: np.ndarray, dim: Any = None) -> np.ndarray:
+    dims = range(v.ndim) if dim is None else [d % v.ndim for d in (dim if isinstance(dim, (list, tuple)) else [dim])]
+    return v.reshape([n for i, n in enumerate(v.shape) if not (i in dims and n == 1)])
+
+
+def _expand(v: np.ndarray, size: Any, **_: Any) -> np.ndarray:
+    extra = len(size) - v.ndim
+    return np.broadcast_to(v, [n if n != -1 else v.shape[i - extra] for i, n in enumerate(size)])
+
+
+def _parts(cut: Callable[..., list[np.ndarray]]) -> Callable[..., list[Ref]]:
+    def handler(graph: Graph, x: Ref, *args: Any) -> list[Ref]:
+        return [Ref(x.value, part, x.count) for part in cut(x.view, *args)]
+
+    return handler
+
+
+def _unbind(v: np.ndarray, dim: int = 0) -> list[np.ndarray]:
+    return [v.take(i, dim) for i in range(v.shape[dim])]
+
+
+def _split(v: np.ndarray, size: Any, dim: int = 0) -> list[np.ndarray]:
+    bounds = np.cumsum(size)[:-1] if isinstance(size, (list, tuple)) else range(size, v.shape[dim], size)
+    return np.split(v, list(bounds), dim)
+
+
+def _chunk(v: np.ndarray, count: int, dim: int = 0) -> list[np.ndarray]:
+    return _split(v, -(-v.shape[dim] // count), dim)
+
+
+def cat(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
+    """Of computed tensors, or of one and constants around it."""
+    refs = [p for p in parts if isinstance(p, Ref)]
+    axis = refs[0].batch_axis()
+    dim %= refs[0].view.ndim
+    if any(r.batch_axis() != axis for r in refs) or dim == axis:
+        raise Unsupported("a concatenation along the batch")
+    local = dim - (axis < dim)
+    if len(refs) == len(parts):
+        inputs = [settle(graph, r) for r in refs]
+        shape = list(graph.shapes[inputs[0]])
+        shape[local] = sum(graph.shapes[i][local] for i in inputs)
+        output = graph.value(tuple(shape))
+        graph.nodes.append(Node("concat", inputs, output, attrs={"axis": local}))
+        return whole(graph, output, axis)
+    if len(refs) > 1:
+        raise Unsupported("a concatenation of several computed tensors with constants")
+    index, constant = [], []
+    for part in parts:
+        if isinstance(part, Ref):
+            index.append(part.local())
+            constant.append(np.zeros(part.local().shape, np.float32))
+        else:
+            both = part.detach().numpy() if isinstance(part, Tensor) else np.asarray(part)
+            if both.shape[axis] != IMAGES or not np.array_equal(both.take(0, axis), both.take(1, axis)):
+                raise Unsupported("a constant that differs between images")
+            index.append(np.full(both.take(0, axis).shape, -1))
+            constant.append(both.take(0, axis).astype(np.float32))
+    joined = np.ascontiguousarray(np.concatenate(index, local), np.int32)
+    output = graph.value(joined.shape)
+    arrays = {"index": joined, "constant": np.concatenate(constant, local)}
+    graph.nodes.append(Node("gather", [refs[0].value], output, arrays=arrays))
+    return whole(graph, output, axis)
+
+
+def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Ref:
+    """Patches as columns: a convolution whose kernels are one-hot."""
+    if x.view.ndim != 4 or x.batch_axis():
+        raise Unsupported("patches of something else than images")
+    source = settle(graph, x)
+    channels, height, width = graph.shapes[source]
+    count = channels * kernel[0] * kernel[1]
+    out = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, p, d, k, s in zip((height, width), padding, dilation, kernel, stride)
+    ]
+    attrs = {
+        "stride": list(stride),
+        "padding": list(padding),
+        "dilation": list(dilation),
+        "groups": 1,
+        "activation": "none",
+    }
+    position = np.arange(count, dtype=np.int32) * (count + 1)  # the diagonal of [count, channels * window]
+    weight = Weight((count, channels, *kernel), np.ones(count, np.float32), position)
+    output = graph.value((count, *out))
+    graph.nodes.append(
+        Node("conv", [source], output, attrs=attrs, arrays={"bias": np.zeros(count, np.float32)}, weight=weight)
+    )
+    made = whole(graph, output)
+    return Ref(made.value, made.view.reshape(IMAGES, count, -1), made.count)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "view": _moved(lambda v, size: v.reshape(size)),
+    "reshape": _moved(lambda v, size: v.reshape(size)),
+    "flatten": _moved(_flatten),
+    "permute": _moved(lambda v, dims: v.transpose(dims)),
+    "transpose": _moved(lambda v, a, b: v.swapaxes(a, b)),
+    "t": _moved(lambda v: v.T),
+    "select": _moved(lambda v, dim, index: v.take(index, dim)),
+    "slice": _moved(_slice),
+    "squeeze": _moved(_squeeze),
+    "unsqueeze": _moved(lambda v, dim: np.expand_dims(v, dim)),
+    "expand": _moved(_expand),
+    "unbind": _parts(_unbind),
+    "split": _parts(_split),
+    "split_with_sizes": _parts(_split),
+    "chunk": _parts(_chunk),
+    "cat": cat,
+    "im2col": im2col,
+    **{name: _moved(lambda v, *_, **__: v) for name in ("contiguous", "clone", "alias", "detach", "_to_copy", "to")},
+    "dropout": _moved(lambda v, p, train: _still(v, train)),
+    "feature_dropout": _moved(lambda v, p, train: _still(v, train)),
+}
+
+
+def _still(v: np.ndarray, train: bool) -> np.ndarray:
+    if train:
+        raise Unsupported("dropout in training mode")
+    return v

@@ -1,0 +1,34 @@
+"""Runs a saved network with NumPy and the kernels alone: no torch is imported, nor need it be installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from .engine import Engine, default_threads
+from .planfile import DamagedPlan, read
+
+__all__ = ["DamagedPlan", "Network", "default_threads", "load"]
+
+
+class Network:
+    """A loaded plan: call it with a float32 array (batch, ...), or with as many as the network has inputs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    def input_shapes(self) -> list[tuple[int, ...]]:
+        """Of each input, without the batch dimension."""
+        return [self.engine.graph.shapes[v] for v in self.engine.graph.inputs]
+
+    def __call__(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+        outputs = self.engine(inputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def load(path: str | Path, threads: int | None = None) -> Network:
+    """A plan that `compile(...).save(path)` wrote; a damaged one is refused in one sentence."""
+    graph, choices = read(path)
+    return Network(Engine(graph, threads, choices))

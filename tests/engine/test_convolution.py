@@ -1,0 +1,144 @@
+"""Random small convolutions over all parameters and both layouts, against torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankprune.engine.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.lowering import lower
+from rankprune.engine.native import ACTIVATIONS, variants
+from rankprune.engine.packing import Choice
+
+TORCH = {
+    "none": lambda x: x, "relu": F.relu, "relu6": F.relu6, "hardswish": F.hardswish, "gelu": F.gelu,
+    "sigmoid": torch.sigmoid, "silu": F.silu, "hardsigmoid": F.hardsigmoid,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}  # fmt: skip
+
+
+def run(
+    graph: Graph, images: bool, choice: Choice, x: np.ndarray, threads: int = 1, variant: str | None = None
+) -> np.ndarray:
+    made = lower(graph, images, variant or variants()[0], threads, dict.fromkeys(range(len(graph.nodes)), choice))
+    out = graph.shapes[graph.outputs[0]]
+    y = np.full((made.images, *out), np.nan, np.float32)
+    x = np.ascontiguousarray(x[: made.images])
+    made.program.run([(x.ctypes.data, made.inputs[0][0], x.size)], [(y.ctypes.data, made.outputs[0][0], y.size)])
+    return y
+
+
+@st.composite
+def problems(draw):
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    inputs, outputs = groups * draw(st.integers(1, 5)), groups * draw(st.sampled_from([1, 2, 3, 4, 8]))
+    if draw(st.booleans()) and draw(st.booleans()):
+        groups = inputs = outputs = draw(st.integers(1, 9))  # depthwise
+    kernel = [draw(st.integers(1, 5)), draw(st.integers(1, 5))]
+    stride = [draw(st.integers(1, 3)), draw(st.integers(1, 3))]
+    dilation = [draw(st.integers(1, 2)), draw(st.integers(1, 2))]
+    padding = [draw(st.integers(0, 3)), draw(st.integers(0, 3))]
+    size = [draw(st.integers(max(1, d * (k - 1) + 1 - 2 * p), 21)) for d, k, p in zip(dilation, kernel, padding)]
+    density = draw(st.sampled_from([0.0, 0.02, 0.3, 0.7, 1.0]))
+    width = draw(st.sampled_from([1, 2, 4]))
+    choice = Choice(
+        width, draw(st.integers(1, 14)), draw(st.integers(0, 4)), draw(st.integers(1, 5)), draw(st.booleans())
+    )
+    return {
+        "groups": groups, "inputs": inputs, "outputs": outputs, "kernel": kernel, "stride": stride, "dilation": dilation,
+        "padding": padding, "size": size, "density": density, "choice": choice, "seed": draw(st.integers(0, 99)),
+        "activation": draw(st.sampled_from(ACTIVATIONS)), "residual": draw(st.booleans()),
+        "before": draw(st.booleans()), "threads": draw(st.sampled_from([1, 2])), "variant": draw(st.sampled_from(variants())),
+    }  # fmt: skip
+
+
+@settings(max_examples=250, deadline=None)
+@given(problems(), st.booleans())
+def test_convolution_is_torch_s(p, images):
+    rng = np.random.default_rng(p["seed"])
+    shape = (p["outputs"], p["inputs"] // p["groups"], *p["kernel"])
+    weight = (rng.standard_normal(shape) * (rng.random(shape) < p["density"])).astype(np.float32)
+    weight[rng.integers(p["outputs"])] = 0  # an output without any weight
+    bias = rng.standard_normal(p["outputs"]).astype(np.float32)
+    x = torch.from_numpy(rng.standard_normal((8, p["inputs"], *p["size"])).astype(np.float32))
+    source = F.relu(x) if p["before"] else x
+    want = F.conv2d(
+        source, torch.from_numpy(weight), torch.from_numpy(bias), p["stride"], p["padding"], p["dilation"], p["groups"]
+    )
+    graph = Graph([tuple(x.shape[1:])], [], [0])
+    at = 0
+    if p["before"]:  # so that the input lies in the engine's own layout
+        at = graph.value(tuple(x.shape[1:]))
+        graph.nodes.append(Node("activation", [0], at, attrs={"activation": "relu"}))
+    out = graph.value(tuple(want.shape[1:]))
+    attrs = {k: p[k] for k in ("stride", "padding", "dilation", "groups", "activation")}
+    inputs = [at]
+    if p["residual"] and want.shape == x.shape:
+        inputs.append(at)
+        want = want + source
+    graph.nodes.append(Node("conv", inputs, out, attrs=attrs, weight=Weight.of(weight), arrays={"bias": bias}))
+    graph.outputs = [out]
+    want = TORCH[p["activation"]](want).numpy()
+    got = run(graph, images, p["choice"], x.numpy(), p["threads"], p["variant"])
+    np.testing.assert_allclose(got, want[: len(got)], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("images", [False, True])
+@pytest.mark.parametrize("average", [False, True])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_pooling_is_torch_s(images, average, data):
+    kernel, stride = [data.draw(st.integers(1, 4)) for _ in "yx"], [data.draw(st.integers(1, 3)) for _ in "yx"]
+    padding = [data.draw(st.integers(0, k // 2)) for k in kernel]
+    size = [data.draw(st.integers(k, 19)) for k in kernel]
+    count_pad, ceil = data.draw(st.booleans()), data.draw(st.booleans())
+    x = torch.randn(8, 5, *size, generator=torch.Generator().manual_seed(0))
+    if average:
+        want = F.avg_pool2d(x, kernel, stride, padding, ceil, count_pad)
+    else:
+        want = F.max_pool2d(x, kernel, stride, padding, 1, ceil)
+    attrs = {
+        "kernel": kernel,
+        "stride": stride,
+        "padding": padding,
+        "dilation": [1, 1],
+        "average": int(average),
+        "count_pad": int(count_pad),
+    }
+    graph = Graph([tuple(x.shape[1:]), tuple(want.shape[1:])], [Node("pool", [0], 1, attrs=attrs)], [0], [1])
+    got = run(graph, images, Choice(), x.numpy())
+    np.testing.assert_allclose(got, want.numpy()[: len(got)], rtol=1e-5, atol=1e-6)
+
+
+def test_a_nan_comes_through():
+    """A network that breaks must look broken."""
+    weight = Weight.of(np.ones((1, 1, 1, 1), np.float32))
+    for activation in ACTIVATIONS:
+        attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1, "activation": activation}
+        graph = Graph(
+            [(1, 2, 2)] * 2,
+            [Node("conv", [0], 1, attrs=attrs, weight=weight, arrays={"bias": np.zeros(1, np.float32)})],
+            [0],
+            [1],
+        )
+        x = np.array([[[[np.nan, 1.0], [2.0, 3.0]]]], np.float32)
+        assert np.isnan(run(graph, False, Choice(), x)).reshape(-1).tolist() == [True, False, False, False]
+
+
+def test_taps_too_far_apart_are_refused_not_wrapped():
+    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1, "activation": "none"}
+    weight = Weight.of(np.ones((1, 700, 3, 1), np.float32))
+    graph = Graph(
+        [(700, 3, 64), (1, 1, 64)],
+        [Node("conv", [0], 1, attrs=attrs, weight=weight, arrays={"bias": np.zeros(1, np.float32)})],
+        [0],
+        [1],
+    )
+    with pytest.raises(Unsupported, match="16-bit"):
+        lower(graph, True, variants()[0], 1)
+    x = np.ones((1, 700, 3, 64), np.float32)
+    assert (run(graph, False, Choice(), x) == 2100).all()
