@@ -1,0 +1,67 @@
+"""Latents under one threshold that rises along a schedule: the base of Feather, ST-3 and STR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..method import Group, Latent, Site
+from ..schedules import Step, as_step, cubic
+
+
+@dataclass
+class Thresholded(Latent):
+    """The largest latents stay, each shrunk by the threshold: that of the largest one that does not.
+
+    The count falls along a cubic from `prune_start` to `prune_end`. sign(w) (|w|^p - T^p)^(1/p) is continuous at T;
+    p = 1 is the soft threshold and large p the hard one. What stays without being above T (the last of a layer, what an
+    extra reserves) passes unshrunk.
+    """
+
+    prune_start: Step = field(default=0.0, kw_only=True)
+    prune_end: Step = field(default=0.5, kw_only=True)
+    p: float = field(default=1.0, kw_only=True)
+
+    def scheduled(self, group: Group) -> int:
+        first = as_step(self.prune_start, group.total_steps, "prune_start")
+        last = as_step(self.prune_end, group.total_steps, "prune_end")
+        if group.step >= last:
+            return group.final
+        return round(cubic(group.total, group.final, last - first)(group.step - first))
+
+    def reached_at(self, group: Group) -> int:
+        return max(as_step(self.prune_end, group.total_steps), 1)
+
+    def latent_at(self, site: Site, score: Tensor) -> Tensor:
+        """The size of latent whose score this is; 0 for the score -inf."""
+        return score.clamp_min(0.0)
+
+    def start(self, group: Group) -> None:
+        super().start(group)
+        for site in group.sites:
+            site.state["threshold"] = site.weight.new_zeros(())
+
+    def update(self, group: Group) -> None:
+        super().update(group)
+        cost = [site.cost if self.budget == "macs" else 1 for site in group.sites]
+        cut = [largest_cut(site, self.score(site)) / c for site, c in zip(group.sites, cost)]
+        if self.distribution == "global":
+            cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
+        for site, c, value in zip(group.sites, cost, cut):
+            site.state["threshold"] = self.latent_at(site, value * c).to(site.weight)
+
+    def effective(self, site: Site) -> Tensor:
+        latent, threshold = site.state["latent"], site.state["threshold"]
+        size = latent.abs()
+        shrinks = size > threshold if site.reserved is None else (size > threshold) & ~site.reserved
+        small = size - threshold if self.p == 1 else (size**self.p - threshold**self.p).clamp_min_(0) ** (1 / self.p)
+        return torch.where(site.mask, torch.where(shrinks, small.copysign(latent), latent), 0.0)
+
+
+def largest_cut(site: Site, score: Tensor) -> Tensor:
+    """The largest score outside the mask, over all ranks that share the site; -inf where all stays."""
+    least = score.new_full((1,), -torch.inf)
+    found = torch.cat([score.masked_fill(site.mask, -torch.inf).view(-1), least]).max()
+    return found if site.shards is None else site.shards.max(found)

@@ -1,0 +1,34 @@
+"""Feather (Glentis Georgoulakis et al. 2023): a better threshold and straight-through gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..method import Site, register
+from ._threshold import Thresholded
+
+
+@register(
+    "feather", paper="Glentis Georgoulakis et al. 2023, arXiv:2310.02448", family="latent", needs=("grad",),
+    state="a latent a weight, one threshold", defaults={"cifar": {"prune_end": 0.5}, "imagenet": {"prune_end": 0.5}},
+)  # fmt: skip
+@dataclass
+class Feather(Thresholded):
+    """Show the network sign(w) (|w|³ - T³)^(1/3) above one global threshold T, and train all latents w.
+
+    Nearly unbiased for large weights, yet continuous at T. The gradient passes straight to all latents, to those below
+    T times `theta`: 1 up to a sparsity of 95 %, and 0.5 above, where full gradients would let weights churn.
+    """
+
+    p: float = field(default=3.0, kw_only=True)
+    theta: float | None = field(default=None, kw_only=True)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        return torch.where(site.mask, grad, grad * self.below())
+
+    def below(self) -> float:
+        assert self.sparsity is not None
+        return self.theta if self.theta is not None else 1.0 if self.sparsity <= 0.95 else 0.5
