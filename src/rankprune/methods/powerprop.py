@@ -1,0 +1,48 @@
+"""PowerPropagation (Schwarz et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..method import Group, Site, register
+from ..schedules import Step, as_step
+from .topkast import TopKAST
+
+
+@register(
+    "powerprop", paper="Schwarz et al. 2021, arXiv:2110.00296", family="latent", needs=("grad",),
+    state="a latent a weight", defaults={"cifar": {}, "imagenet": {"distribution": "erk"}},
+)  # fmt: skip
+@dataclass
+class PowerProp(TopKAST):
+    """Train φ where the weight is φ|φ|^(α-1): large weights learn faster, small ones stay small and can be cut.
+
+    By default on Top-KAST's sets with a dense backward pass (the authors' best); `backward_sparsity` narrows it.
+    `prune_at=0.9` is PowerProp alone: dense training until then, and one cut.
+    """
+
+    alpha: float = field(default=1.25, kw_only=True)
+    backward_sparsity: float | None = field(default=0.0, kw_only=True)
+    penalty: float = field(default=0.0, kw_only=True)
+    prune_at: Step = field(default=0, kw_only=True)
+
+    def scheduled(self, group: Group) -> int:
+        dense = group.step < as_step(self.prune_at, group.total_steps, "prune_at")
+        return group.total if dense else group.final
+
+    def reached_at(self, group: Group) -> int:
+        return as_step(self.prune_at, group.total_steps)
+
+    def to_latent(self, weight: Tensor) -> Tensor:
+        return weight.abs().pow_(1 / self.alpha).copysign_(weight)
+
+    def effective(self, site: Site) -> Tensor:
+        latent = site.state["latent"]
+        return torch.where(site.mask, latent.abs().pow_(self.alpha).copysign_(latent), 0.0)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        """∂L/∂φ = α|φ|^(α-1) ∂L/∂θ: 0 stays 0, so nothing here may start there."""
+        return super().latent_grad(site, grad * site.state["latent"].abs().pow_(self.alpha - 1) * self.alpha)

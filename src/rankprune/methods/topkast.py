@@ -1,0 +1,68 @@
+"""Top-KAST, always sparse training (Jayakumar et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..budget import kept
+from ..method import Group, Latent, Site, register
+
+
+@register(
+    "topkast", paper="Jayakumar et al. 2020, arXiv:2106.03517", family="latent", needs=("grad",),
+    state="a latent a weight, the backward set", defaults={"cifar": {}, "imagenet": {"penalty": 1e-4}},
+)  # fmt: skip
+@dataclass
+class TopKAST(Latent):
+    """The forward pass uses each layer's largest weights A; gradients train the wider set B of the next largest too.
+
+    Latents outside B rest where they are, momentum included. A penalty on the squares pulls with `penalty` on A and
+    with penalty / density on B without A, so that what explores must earn its place. B has twice the density of A
+    unless `backward_sparsity` says otherwise (0: all weights are trained).
+    """
+
+    distribution: str = field(default="erk", kw_only=True)
+    backward_sparsity: float | None = field(default=None, kw_only=True)
+    penalty: float = field(default=1e-4, kw_only=True)
+    norm: Literal[1, 2] = field(default=2, kw_only=True)  # of the penalty: |w|, or w²/2
+
+    def backward_count(self, group: Group) -> int:
+        if self.backward_sparsity is None:
+            return min(2 * group.final, group.total)
+        count = kept(group.total, self.backward_sparsity)
+        if count < group.final:
+            raise ValueError(f"backward_sparsity={self.backward_sparsity} is above sparsity={self.sparsity}: lower it")
+        return count
+
+    def start(self, group: Group) -> None:
+        super().start(group)
+        self.update(group)
+
+    def update(self, group: Group) -> None:
+        count = self.backward_count(group)
+        for site in group.sites:
+            site.mask.fill_(True)
+        wide = group.counts(self.score, count) if count < group.total else [site.numel for site in group.sites]
+        super().update(group)
+        for site, size in zip(group.sites, wide):
+            if size < site.numel:
+                site.state["trained"] = group.keep(site, self.score, size).logical_or_(site.mask)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        trained = site.state.get("trained")
+        return grad if trained is None else torch.where(trained, grad, 0.0)
+
+    def after_step(self, site: Site, group: Group) -> None:
+        before, trained = site.state["latent"], site.state.get("trained")
+        if self.penalty:
+            slope = before if self.norm == 2 else before.sign()
+            strength = torch.where(site.mask, 1.0, group.total / group.final).to(slope)
+            site.weight.sub_(slope * strength, alpha=site.lr * self.penalty)
+        if trained is not None:
+            site.weight.copy_(torch.where(trained, site.weight, before))
+            for tensor in site.optimizer_state():
+                tensor.mul_(trained)
