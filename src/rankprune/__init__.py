@@ -8,7 +8,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Loaded on first use (PEP 562), so that importing one torch-free room does not import torch.
-_ROOMS = ("budget", "data", "extras", "flops", "losses", "method", "methods", "models", "rank", "schedules", "topk")
+_ROOMS = ("budget", "data", "engine", "extras", "flops", "losses", "method", "methods", "models", "rank", "schedules", "topk")
 _NAMES = {
     "attach": "sparsifier",
     "Sparsifier": "sparsifier",
@@ -26,6 +26,7 @@ _NAMES = {
     "Latent": "method",
     "save": "formats",
     "load": "formats",
+    "compile": "engine.compiled",
 }
 __all__ = [*_ROOMS, *_NAMES]
 
