@@ -105,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument("--smoke", action="store_true", help="only a few steps, to see that it runs")
 
     sweep = command("sweep", "train many recipes and compare them", _SWEEP, "sweeping")
-    sweep.add_argument("file", metavar="FILE", help="a YAML file, as above")
+    sweep.add_argument("file", metavar="FILE", help="a YAML file, as above, or fashion-methods")
     _overrides(sweep)
     _data(sweep)
     _out(sweep)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .sparse import load, save
+from .sparse import is_ours, load, save
 
-__all__ = ["load", "save"]
+__all__ = ["is_ours", "load", "save"]

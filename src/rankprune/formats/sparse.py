@@ -64,6 +64,12 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: V
     write_atomic(path, safetensors.torch.save(dense, {_KEY: json.dumps(entry, sort_keys=True)}))
 
 
+def is_ours(path: str | Path) -> bool:
+    """Whether a safetensors file was written by `save`."""
+    with safe_open(str(path), "pt") as file:
+        return _KEY in (file.metadata() or {})
+
+
 def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor]:
     """Read a state dict; with a model, fill the model as well."""
     if not Path(path).is_file():

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from rankprune.formats import is_ours, load
 from rankprune.models.errors import WeightsError
 
 # What training scripts call the state dict inside a checkpoint, and what wrappers put before its names.
@@ -79,7 +80,7 @@ def _classifier(model: nn.Module) -> str | None:
 def _read(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors":
-            return load_file(path)
+            return load(path) if is_ours(path) else load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if "Unsupported global" in str(error) or "Unsupported class" in str(error):

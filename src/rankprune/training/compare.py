@@ -12,7 +12,7 @@ from rankprune._summary import table
 from .errors import RunError
 from .folder import RESULT, RunFolder
 
-_RIGHT = "accuracy best sparsity kept rank MACs bytes dead seconds"
+_RIGHT = "accuracy best sparsity kept rank MACs bytes dead training seconds"
 
 
 class NoResult(RunError):
@@ -37,14 +37,14 @@ def comparison(results: Sequence[dict[str, Any]]) -> str:
     settings: dict[str, list[dict[str, Any]]] = {}
     for result in results:
         settings.setdefault(result["setting"], []).append(result)
-    head = ("run", "accuracy", "best", "sparsity", "kept", "rank", "MACs", "bytes", "dead", "seconds")
+    head = ("run", "accuracy", "best", "sparsity", "kept", "rank", "MACs", "bytes", "dead", "training", "seconds")
     lines = table(head, [_row(runs) for runs in settings.values()], right=_RIGHT)
     deltas = ", ".join(sorted({f"{result['delta']:g}" for result in results}))
     notes = [
         "accuracy: test top-1 of the last epoch, best: of the best epoch; both at exactly the sparsity shown",
         f"rank: mean over the layers of δ-rank / full rank at δ={deltas} (of exact rank / full rank)",
         "kept: prunable weights left; MACs: of one image, over the weights kept; bytes: of the model's file; "
-        "dead: filters without a weight",
+        "dead: filters without a weight; training: FLOPs as a share of dense training",
     ]
     return "\n".join([*lines, "", *notes])
 
@@ -61,6 +61,7 @@ def _row(runs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
         f"{_short(_mean(runs, 'macs_sparse'))} of {_short(first['macs_dense'])}",
         f"{_short(_mean(runs, 'bytes_sparse'))}B",
         f"{_mean(runs, 'dead_filters'):g} of {first['filters']}",
+        f"{_mean(runs, 'training_share'):.3f}",
         f"{_mean(runs, 'seconds'):.0f}",
     )
 

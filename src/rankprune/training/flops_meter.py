@@ -19,7 +19,7 @@ class FlopsMeter:
     def __init__(self, task: Task) -> None:
         size = (1, task.data.in_channels, task.data.image_size, task.data.image_size)
         rows = count(task.model, torch.zeros(size, device=task.device)).rows
-        self._samples = task.data.batch_size * task.recipe.accumulate
+        self._samples = task.samples_per_step
         self._groups = [] if task.sparsifier is None else task.sparsifier.groups
         sites = {site.key: site for group in self._groups for site in group.sites}
         self._sites = [(sites[row.name], row.dense / sites[row.name].numel) for row in rows if row.name in sites]

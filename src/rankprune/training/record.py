@@ -26,6 +26,7 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
     exact = [row.exact_rank / row.full_rank for row in profile.rows]
     example = torch.zeros(1, task.data.in_channels, task.data.image_size, task.data.image_size, device=task.device)
     macs = flops.count(model, example)
+    dense_flops = flops.dense_training_flops(macs.dense, progress.step * task.samples_per_step)
     return {
         "recipe": recipe.name,
         "fingerprint": fingerprint(recipe),
@@ -53,6 +54,7 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "bytes_dense": len(safetensors.torch.save({k: v.contiguous() for k, v in model.state_dict().items()})),
         "bytes_sparse": file.stat().st_size,
         "training_flops": progress.flops,
+        "training_share": progress.flops / dense_flops,
         "seconds": round(progress.seconds, 1),
     }
 

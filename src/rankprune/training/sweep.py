@@ -12,6 +12,7 @@ from typing import Any
 from rankprune.recipes.errors import RecipeError
 from rankprune.recipes.explain import explain
 from rankprune.recipes.load import load_recipe
+from rankprune.recipes.names import TASKS
 from rankprune.recipes.schema import Recipe, Section
 from rankprune.recipes.yaml_file import read
 
@@ -20,6 +21,9 @@ from .run import Outcome, train
 from .watch import Watcher
 
 from pydantic import Field, ValidationError  # isort: skip  (schema.py says how to install it)
+
+
+SWEEPS = TASKS.parent / "sweeps"
 
 
 class SweepFile(Section):
@@ -41,9 +45,10 @@ class Sweep:
 
 
 def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> list[Recipe]:
-    """The runs a file asks for, all checked before the first one starts."""
+    """The runs a file (or a sweep of the package, by name) asks for, all checked before the first one starts."""
+    named = SWEEPS / f"{path}.yaml"
     try:
-        file = SweepFile.model_validate(read(Path(path)))
+        file = SweepFile.model_validate(read(named if named.is_file() else Path(path)))
     except ValidationError as error:
         raise RecipeError(f"{path}: {explain(error, SweepFile)}") from None
     recipes = [

@@ -46,6 +46,10 @@ class Task:
     def total_steps(self) -> int:
         return self.recipe.epochs * self.steps_per_epoch
 
+    @property
+    def samples_per_step(self) -> int:
+        return self.data.batch_size * self.recipe.accumulate
+
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
         images, labels = images.to(self.device), labels.to(self.device)
         if self.recipe.channels_last:
