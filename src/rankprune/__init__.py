@@ -8,7 +8,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Loaded on first use (PEP 562), so that importing one torch-free room does not import torch.
-_ROOMS = ("budget", "data", "engine", "extras", "flops", "losses", "method", "methods", "models", "rank", "schedules", "topk")
+_ROOMS = (
+    "budget", "data", "engine", "extras", "flops", "losses", "method", "methods", "models", "rank", "schedules", "topk",
+)  # fmt: skip
 _NAMES = {
     "attach": "sparsifier",
     "Sparsifier": "sparsifier",

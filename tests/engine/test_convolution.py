@@ -142,3 +142,28 @@ def test_taps_too_far_apart_are_refused_not_wrapped():
         lower(graph, True, variants()[0], 1)
     x = np.ones((1, 700, 3, 64), np.float32)
     assert (run(graph, False, Choice(), x) == 2100).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.booleans())
+def test_a_packed_weight_unpacks(p, images):
+    """The kernel's list is the only copy of a weight: it must give every position back."""
+    rng = np.random.default_rng(p["seed"])
+    shape = (p["outputs"], p["inputs"] // p["groups"], *p["kernel"])
+    weight = Weight.of(rng.standard_normal(shape) * (rng.random(shape) < p["density"]))
+    size = [
+        (n + 2 * q - d * (k - 1) - 1) // s + 1
+        for n, q, d, k, s in zip(p["size"], p["padding"], p["dilation"], p["kernel"], p["stride"])
+    ]
+    attrs = {k: p[k] for k in ("stride", "padding", "dilation", "groups", "activation")}
+    bias = {"bias": np.zeros(p["outputs"], np.float32)}
+    graph = Graph(
+        [(p["inputs"], *p["size"]), (p["outputs"], *size)],
+        [Node("conv", [0], 1, attrs=attrs, weight=weight, arrays=bias)],
+        [0],
+        [1],
+    )
+    packed = lower(graph, images, "portable", 1, {0: p["choice"]}).packed[0]
+    assert packed.nonzeros == weight.nonzeros
+    np.testing.assert_array_equal(packed.dense(), weight.dense())
+    np.testing.assert_array_equal(packed.plain().values, weight.values)

@@ -37,7 +37,10 @@ class Engine:
         self.choices: Choices = choices if choices is not None else {False: {}, True: {}}
         self._lowered: dict[bool, Lowered | None] = {}
         self._lock = threading.Lock()
-        self.lowered(False)
+        made = self.lowered(False)
+        assert made is not None
+        for index, packed in made.packed.items():
+            self.graph.nodes[index].weight = packed
 
     def lowered(self, images: bool) -> Lowered | None:
         """The program of a layout, made when first needed; None where eight at once is not possible."""
@@ -98,7 +101,7 @@ class Engine:
         for node in self.graph.nodes:
             held = list(node.arrays.values())
             if node.weight is not None:
-                held += [node.weight.values] + ([] if node.weight.position is None else [node.weight.position])
+                held += node.weight.arrays()
             arrays.update({a.ctypes.data: a.nbytes for a in held})
         for made in self._lowered.values():
             if made is not None:

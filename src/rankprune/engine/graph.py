@@ -47,11 +47,18 @@ class Weight:
         return position, self.values[position]
 
     def dense(self) -> np.ndarray:
-        if self.position is None:
-            return self.values.reshape(self.shape)
+        position, values = self.entries()
         flat = np.zeros(self.size, np.float32)
-        flat[self.position] = self.values
+        flat[position] = values
         return flat.reshape(self.shape)
+
+    def plain(self) -> Weight:
+        """Itself; another kind of weight, spelled out."""
+        return self
+
+    def arrays(self) -> list[np.ndarray]:
+        """What it holds in memory."""
+        return [self.values] if self.position is None else [self.values, self.position]
 
 
 @dataclass

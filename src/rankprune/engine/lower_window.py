@@ -12,7 +12,7 @@ from .arena import Buffer
 from .graph import Graph, Node, Unsupported
 from .layout import Layout
 from .native import ACTIVATIONS, LANES, Border, Conv, Planes, Pool, View, Window
-from .packing import fit, pack
+from .packing import PackedWeight, fit, pack
 from .shape_choice import default_choice
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def _multiply(
     choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs)
     packed = pack(weight, taps, channel_rows, groups, choice)
     state.used[state.node] = choice
+    state.packed[state.node] = PackedWeight(weight, packed, taps, channel_rows, groups, choice)
     if packed.blocks > 1:
         widest = int(np.diff(packed.splits).max())
         state.scratch = max(state.scratch, widest * choice.width * choice.height * LANES)

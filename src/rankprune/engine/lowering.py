@@ -11,7 +11,7 @@ import numpy as np
 
 from . import lower_other, lower_window
 from .arena import Buffer, place
-from .graph import Graph, Node, Unsupported
+from .graph import Graph, Node, Unsupported, Weight
 from .layout import Layout, eight_images, flat, one_image
 from .native import LANES, Gather, Program
 from .packing import Choice
@@ -46,6 +46,7 @@ class Lowering:
     scratch: int = 0
     node: int = -1
     used: dict[int, Choice] = field(default_factory=dict)
+    packed: dict[int, Weight] = field(default_factory=dict)
 
     def buffer(self, size: int) -> Buffer:
         step = len(self.calls)
@@ -115,6 +116,7 @@ class Lowered:
     images: int
     of_node: list[int]
     choices: dict[int, Choice]
+    packed: dict[int, Weight]  # each layer's weight, as the program holds it
     arena: int
 
 
@@ -148,7 +150,14 @@ def lower(graph: Graph, images: bool, variant: str, threads: int, choices: dict[
     for made in state.calls:
         program.add(made.params(), made.tasks, made.arrays)
     return Lowered(
-        program, [(b.at, n) for b, n in ins], [(b.at, n) for b, n in outs], copies, state.of_node, state.used, arena
+        program,
+        [(b.at, n) for b, n in ins],
+        [(b.at, n) for b, n in outs],
+        copies,
+        state.of_node,
+        state.used,
+        state.packed,
+        arena,
     )
 
 

@@ -62,10 +62,11 @@ def conv2d(
     groups: int = 1,
 ) -> Ref:
     source = image(graph, x)
-    if not isinstance(weight, Tensor) or isinstance(padding, str):
-        raise Unsupported("convolution by a computed weight or a named padding")
+    if not isinstance(weight, Tensor):
+        raise Unsupported("convolution by a computed weight")
     _, height, width = graph.shapes[source]
-    stride, padding, dilation = pair(stride), pair(padding), pair(dilation)
+    stride, dilation = pair(stride), pair(dilation)
+    padding = named_padding(padding, weight.shape[2:], dilation) if isinstance(padding, str) else pair(padding)
     size = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, p, d, k, s in zip((height, width), padding, dilation, weight.shape[2:], stride)
@@ -77,21 +78,11 @@ def conv2d(
     )  # fmt: skip
 
 
-def named_padding(
-    graph: Graph,
-    x: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = "valid",
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Ref:
-    kernel, spread = weight.shape[2:], pair(dilation)
-    pads = [0, 0] if padding == "valid" else [d * (k - 1) // 2 for d, k in zip(spread, kernel)]
-    if padding == "same" and any(d * (k - 1) % 2 for d, k in zip(spread, kernel)):
+def named_padding(name: str, kernel: Sequence[int], dilation: list[int]) -> list[int]:
+    around = [0, 0] if name == "valid" else [d * (k - 1) for d, k in zip(dilation, kernel)]
+    if any(n % 2 for n in around):
         raise Unsupported("an uneven padding")
-    return conv2d(graph, x, weight, bias, stride, pads, dilation, groups)
+    return [n // 2 for n in around]
 
 
 def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:

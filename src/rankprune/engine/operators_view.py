@@ -25,6 +25,11 @@ def _flatten(v: np.ndarray, start: int = 0, end: int = -1) -> np.ndarray:
     return v.reshape(*v.shape[:start], -1, *v.shape[end + 1 :])
 
 
+def _unflatten(v: np.ndarray, dim: int, sizes: Any) -> np.ndarray:
+    dim %= v.ndim
+    return v.reshape(*v.shape[:dim], *sizes, *v.shape[dim + 1 :])
+
+
 def _slice(v: np.ndarray, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> np.ndarray:
     return v[(slice(None),) * (dim % v.ndim) + (slice(start, end, step),)]
 
@@ -126,6 +131,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "view": _moved(lambda v, size: v.reshape(size)),
     "reshape": _moved(lambda v, size: v.reshape(size)),
     "flatten": _moved(_flatten),
+    "unflatten": _moved(_unflatten),
     "permute": _moved(lambda v, dims: v.transpose(dims)),
     "transpose": _moved(lambda v, a, b: v.swapaxes(a, b)),
     "t": _moved(lambda v: v.T),

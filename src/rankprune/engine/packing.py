@@ -98,6 +98,53 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
     )
 
 
+class PackedWeight(Weight):
+    """A layer's weight as its kernel's list only: nothing is kept twice."""
+
+    def __init__(
+        self, weight: Weight, packed: Packed, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
+    ) -> None:
+        super().__init__(weight.shape, np.zeros(0, np.float32), None)
+        self._packed, self._taps, self._channel_rows, self._groups = packed, taps.reshape(-1), channel_rows, groups
+        self._width, self._count = choice.width, weight.nonzeros
+
+    @property
+    def nonzeros(self) -> int:
+        return self._count
+
+    def entries(self) -> tuple[np.ndarray, np.ndarray]:
+        """Channel and tap follow from a row's offset, since no two taps share one."""
+        p, width = self._packed, self._width
+        outputs, inputs = self.shape[:2]
+        lists = np.repeat(np.arange(p.base.size), np.diff(p.starts))
+        rows = p.offsets.astype(np.int64) + p.base[lists]
+        out = (lists % (outputs // width))[:, None] * width + np.arange(width)
+        # A tap may lie beyond its channel (eight images: in the next line), so taps are tried one by one.
+        order = np.argsort(self._taps, kind="stable")
+        position = np.empty(out.shape, np.int64)
+        first = out[:, 0] // (outputs // self._groups) * inputs
+        found = np.zeros(rows.size, bool)
+        for tap in order[::-1]:
+            channel, rest = np.divmod(rows - self._taps[tap], self._channel_rows)
+            fits = ~found & (rest == 0) & (channel >= first) & (channel < first + inputs)
+            inner = ((channel - first) * self._taps.size + tap)[fits]
+            position[fits] = out[fits] * (inputs * self._taps.size) + inner[:, None]
+            found |= fits
+        values, flat = p.values, position.reshape(-1)
+        order = np.argsort(flat, kind="stable")
+        order = order[values[order] != 0]
+        return flat[order].astype(np.int32), values[order]
+
+    def plain(self) -> Weight:
+        position, values = self.entries()
+        if 2 * position.size > self.size:
+            return Weight(self.shape, self.dense().reshape(-1), None)
+        return Weight(self.shape, values, position)
+
+    def arrays(self) -> list[np.ndarray]:
+        return []  # the program holds them
+
+
 def balance(work: np.ndarray, groups: int) -> np.ndarray:
     """Bounds of `groups` runs of nearly equal work."""
     total = np.cumsum(work)

@@ -49,9 +49,10 @@ def write(path: str | Path, graph: Graph, choices: Choices) -> int:
     for node in graph.nodes:
         weight = None
         if node.weight is not None:
-            weight = {"shape": list(node.weight.shape), "values": keep(node.weight.values)}
-            if node.weight.position is not None:
-                weight["position"] = keep(node.weight.position)
+            plain = node.weight.plain()
+            weight = {"shape": list(plain.shape), "values": keep(plain.values)}
+            if plain.position is not None:
+                weight["position"] = keep(plain.position)
         arrays = {name: keep(array) for name, array in node.arrays.items()}
         nodes.append(
             {"op": node.op, "inputs": node.inputs, "output": node.output, "name": node.name, "attrs": node.attrs,

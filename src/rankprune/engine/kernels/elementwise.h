@@ -18,7 +18,7 @@ static void run_binary(const void* params, int64_t task, float* arena, float*) {
     for (int64_t r = 0; r < p.rows; r++) {
         Vec v = Vec::load(a + r * kLanes);
         if (!p.unary) {
-            Vec w = Vec::load(b + r * b_step);
+            Vec w = Vec::loadu(b + r * b_step);  // a constant may lie anywhere
             v = p.multiply ? v * w : v + w;
         }
         activate(v, p.activation).store(arena + p.out.at + target + r * kLanes);

@@ -132,7 +132,7 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
                 Vec x = Vec::load(scratch + (p.offsets[i] + r) * kLanes);
                 v = p.average ? v + x : max(v, x);
             }
-            if (p.average) v = v * Vec::load(p.scale + (slab * p.rows + r) * kLanes);
+            if (p.average) v = v * Vec::loadu(p.scale + (slab * p.rows + r) * kLanes);
             activate(v, p.activation).store(out + r * kLanes);
         }
     }
