@@ -1,0 +1,129 @@
+"""ProbMask (Zhou et al. 2021): keep-probabilities under one global budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .._optimizers import grad_scale
+from .._site import seeded
+from ..method import Group, Latent, Site, register
+from ..schedules import Step, as_step, cosine, cubic
+
+EPS = 1e-20  # inside logarithms, as the authors have it
+
+
+@register(
+    "probmask", paper="Zhou et al. 2021, arXiv:2105.00203", family="latent", exact="end", needs=("grad",),
+    state="a latent, a probability, its two moments and a soft mask a weight",
+    defaults={"cifar": {"score_lr": 6e-3, "prune_start": 0.16, "prune_end": 0.6, "fix_at": 0.94}, "imagenet": {}},
+)  # fmt: skip
+@dataclass
+class ProbMask(Latent):
+    """Learn for each weight the probability that it stays, all under one budget, through masks that are drawn softly.
+
+    A soft mask is σ((logit s + logistic noise) · T), T rising from 1 to 33. Adam trains s; each step ends with the
+    projection of s on {0 <= s <= 1, Σs <= budget}, a budget that falls along a cubic. The authors end with the best of
+    ten drawn masks, whose count is random; here, from `fix_at` on, exactly as many as asked for stay, the likeliest.
+    """
+
+    score_lr: float | None = field(default=None, kw_only=True)
+    prune_start: Step = field(default=0.16, kw_only=True)
+    prune_end: Step = field(default=0.6, kw_only=True)
+    fix_at: Step = field(default=0.9, kw_only=True)
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        return range(1, max(as_step(self.fix_at, total_steps, "fix_at"), 1) + 1)
+
+    def start(self, group: Group) -> None:
+        super().start(group)
+        for site in group.sites:
+            site.state |= {key: torch.ones_like(site.weight) for key in ("probability", "soft")}
+            site.state |= {key: torch.zeros_like(site.weight) for key in ("slope", "mean", "square")}
+
+    def effective(self, site: Site) -> Tensor:
+        return torch.where(site.mask, site.state["latent"] * site.state["soft"], 0.0)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        soft, probability = site.state["soft"], site.state["probability"]
+        if "slope" in site.state:
+            scale = grad_scale(site.optimizer)
+            odds = 1 / (probability + EPS) + 1 / (1 - probability + EPS)  # of logit s; times m (1 - m), which goes to 0
+            slope = grad * site.state["latent"] * (soft * (1 - soft) * odds)
+            site.state["slope"] = slope if scale is None else slope / scale.to(slope)
+        return torch.where(site.mask, grad * soft, 0.0)
+
+    def update(self, group: Group) -> None:
+        if group.step >= self.updates(group.total_steps)[-1]:
+            return self.fix(group)
+        temperature = 1 / (0.97 * (1 - group.step / group.total_steps) + 0.03)
+        for site in group.sites:
+            self.train(site, group)
+        project(group.sites, self.expected(group))
+        for site in group.sites:
+            noise = site.part(torch.rand(site.shape, generator=seeded(site.seed, site.step, f"{site.key}/soft")))
+            chance = site.state["probability"]
+            logits = logit(chance) + logit(noise.to(chance))
+            site.state["soft"] = torch.sigmoid(logits * temperature)
+            site.state["temperature"] = temperature
+
+    def train(self, site: Site, group: Group) -> None:
+        """One step of Adam on the probabilities."""
+        slope = site.state["slope"].mul_(site.state.get("temperature", 1.0))
+        mean = site.state["mean"].lerp_(slope, 0.1) / (1 - 0.9**group.step)
+        square = site.state["square"].lerp_(slope.square(), 0.001) / (1 - 0.999**group.step)
+        rate = cosine(self.first_rate(group), 0.0, group.total_steps)(group.step)
+        site.state["probability"].addcdiv_(mean, square.sqrt_().add_(1e-8), value=-rate)
+        slope.zero_()
+
+    def first_rate(self, group: Group) -> float:
+        """The authors' 6e-3 in 60,000 steps; in fewer, so much more that probabilities can still reach 0 and 1."""
+        return min(6e-3 * max(6e4 / group.total_steps, 1.0), 0.3) if self.score_lr is None else self.score_lr
+
+    def expected(self, group: Group) -> float:
+        """The budget of this step: all until `prune_start`, the final one from `prune_end` on."""
+        first, last = (as_step(step, group.total_steps) for step in (self.prune_start, self.prune_end))
+        return cubic(group.total, group.final, last - first)(group.step - first)
+
+    def score(self, site: Site) -> Tensor:
+        """By probability; where that is 1 or 0, by size."""
+        chance, size = site.state["probability"], site.state["latent"].abs()
+        return torch.where(chance >= 1, 1 + size, torch.where(chance <= 0, -1 / (1 + size), chance))
+
+    def fix(self, group: Group) -> None:
+        super().update(group)
+        for site in group.sites:
+            site.state["soft"] = torch.ones_like(site.weight)
+            for key in ("slope", "mean", "square", "temperature"):
+                site.state.pop(key, None)
+
+    def reached_at(self, group: Group) -> int:
+        return self.updates(group.total_steps)[-1]
+
+
+def logit(x: Tensor) -> Tensor:
+    return (x + EPS).log() - (1 - x + EPS).log()
+
+
+def project(sites: Sequence[Site], budget: float) -> None:
+    """The nearest point of {0 <= s <= 1, Σ s <= budget}: s - v, clamped, with one v >= 0 for all."""
+
+    def total(shift: float) -> float:
+        sums = [(s.state["probability"] - shift).clamp_(0, 1).sum(dtype=torch.float64) for s in sites]
+        return math.fsum(float(site.shards.sum(x) if site.shards else x) for site, x in zip(sites, sums))
+
+    if total(0.0) > budget:
+        low, high = 0.0, 1e-3  # a step moves little: look near 0 first
+        while total(high) > budget:
+            low, high = high, 2 * high
+        while high - low > 1e-9 and budget - total(high) > 1e-3:
+            middle = (low + high) / 2
+            low, high = (middle, high) if total(middle) > budget else (low, middle)
+    else:
+        high = 0.0
+    for site in sites:
+        site.state["probability"].sub_(high).clamp_(0, 1)

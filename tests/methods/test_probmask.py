@@ -1,0 +1,110 @@
+"""ProbMask: the projection against independent solvers, the relaxed masks, the exact end."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from _line import Line
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rankprune as rp
+from _nets import cnn, sgd, train
+from rankprune.methods.probmask import logit, project
+
+
+def sites(*values: list[float]) -> list[SimpleNamespace]:
+    return [SimpleNamespace(state={"probability": torch.tensor(v, dtype=torch.float64)}, shards=None) for v in values]
+
+
+def test_projection_is_the_nearest_point() -> None:
+    """Against a quadratic program, over two layers at once."""
+    optimize = pytest.importorskip("scipy.optimize")
+    first, second = [0.9, 0.2, 1.3, -0.1], [0.5, 0.7, 1.0]
+    found = sites(first, second)
+    project(found, 2.5)  # type: ignore[arg-type]
+    point = torch.tensor(first + second, dtype=torch.float64).numpy()
+    best = optimize.minimize(
+        lambda x: ((x - point) ** 2).sum(), [0.3] * 7, jac=lambda x: 2 * (x - point), bounds=[(0, 1)] * 7, method="SLSQP",
+        constraints={"type": "ineq", "fun": lambda x: 2.5 - x.sum()}, options={"ftol": 1e-14},
+    )  # fmt: skip
+    assert torch.cat([s.state["probability"] for s in found]).tolist() == pytest.approx(best.x.tolist(), abs=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-0.5, 1.5), min_size=2, max_size=30), st.floats(0.05, 0.95))
+def test_projection_is_feasible_tight_and_idempotent(values: list[float], share: float) -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    budget = share * len(values)
+    start = torch.tensor(values, dtype=torch.float64)
+    found = sites(values)
+    project(found, budget)  # type: ignore[arg-type]
+    after = found[0].state["probability"].clone()
+    assert float(after.sum()) <= budget + 1e-9
+    if float(start.clamp(0, 1).sum()) <= budget:
+        assert torch.equal(after, start.clamp(0, 1))
+    else:
+        assert float(after.sum()) == pytest.approx(budget, abs=2e-3)
+        shift = optimize.brentq(lambda v: float((start - v).clamp(0, 1).sum()) - budget, 0, 3)
+        assert torch.allclose(after, (start - shift).clamp(0, 1), atol=2e-3)  # one shift for all inside
+    project(found, budget)  # type: ignore[arg-type]
+    assert torch.allclose(found[0].state["probability"], after, atol=1e-9)
+
+
+def test_cold_masks_are_draws() -> None:
+    """As T grows, σ((logit s + logistic noise) T) is 1 with chance s; at s = 0 and 1 it is certain."""
+    chance = torch.full((200_000,), 0.3, dtype=torch.float64)
+    noise = torch.rand(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    soft = torch.sigmoid((logit(chance) + logit(noise)) * 1e4)
+    assert float(soft.mean()) == pytest.approx(0.3, abs=4 * math.sqrt(0.21 / 200_000))
+    assert float(((soft > 1e-6) & (soft < 1 - 1e-6)).double().mean()) < 1e-3
+    for sure in (0.0, 1.0):
+        drawn = torch.sigmoid(logit(torch.full((1000,), sure)) + logit(noise[:1000].float()))
+        assert torch.allclose(drawn, torch.tensor(sure), atol=1e-6)
+
+
+def test_gradients_of_weight_and_probability() -> None:
+    """Against autograd through w · σ((logit s + noise) T), with the noise and T that were used."""
+    torch.manual_seed(0)
+    line = Line(torch.randn(50).tolist(), rp.methods.ProbMask(prune_start=0.0, prune_end=0.2), 0.5, 20)
+    for _ in range(6):
+        line.step(torch.randn(50).tolist())
+    site = line.site
+    chance = site.state["probability"].double().requires_grad_()
+    latent = site.state["latent"].double().requires_grad_()
+    heat = site.state["temperature"]
+    assert heat == pytest.approx(1 / (0.97 * (1 - 6 / 20) + 0.03))
+    fixed = site.state["soft"].double().clamp(1e-12, 1 - 1e-12)
+    noise = torch.logit(fixed) / heat - torch.logit(chance.detach().clamp(1e-12, 1 - 1e-12))
+    grads = torch.randn(1, 50, dtype=torch.float64)
+    inside = (chance.detach() > 1e-3) & (chance.detach() < 1 - 1e-3)
+    (latent * torch.sigmoid((torch.logit(chance) + noise) * heat) * grads)[inside].sum().backward()
+    got = line.group.method.latent_grad(site, grads.float())
+    assert torch.allclose(got.double()[inside], latent.grad[inside], atol=1e-5)
+    slope = site.state["slope"].double() * heat
+    assert int(inside.sum()) > 10
+    assert torch.allclose(slope[inside], chance.grad[inside], rtol=1e-3, atol=1e-4)
+
+
+def test_the_sum_follows_the_schedule_and_the_end_is_exact() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, "probmask", sparsity=0.9, total_steps=50)
+    total, final = sp.groups[0].total, sp.groups[0].final
+
+    def watch(t: int) -> None:
+        expected = sum(float(s.state["probability"].double().sum()) for s in sp.sites)
+        ramp = min(max((t - 8) / (30 - 8), 0), 1)
+        if t < 45:
+            assert expected <= final + (total - final) * (1 - ramp) ** 3 + 0.5
+            assert all(m.all() for m in sp.masks.values())
+        else:
+            assert sum(int(m.sum()) for m in sp.masks.values()) == final
+
+    train(model, optimizer, 1, 50, watch)
+    for site in sp.sites:  # the likeliest of each layer stayed
+        assert site.state["probability"][site.mask].min() >= site.state["probability"][~site.mask].max()
+    sp.finalize()
