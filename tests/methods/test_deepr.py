@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 import pytest
 import torch
 from _line import Line
+from torch import nn
 
 import rankprune as rp
-from _nets import cnn, sgd, train
+from _nets import adamw, cnn, sgd, train
 
 
 def test_without_decay_and_noise_it_is_sgd_while_no_sign_changes() -> None:
@@ -79,3 +83,23 @@ def test_the_soft_wall_makes_the_right_share_active() -> None:
 def test_soft_needs_both_forces() -> None:
     with pytest.raises(ValueError, match="soft DeepR needs l1 and noise above 0"):
         Line([0.1, 0.2], rp.methods.DeepR(soft=True, l1=0.0), 0.5, 10)
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+def test_soft_resumes_bit_for_bit(make: Any) -> None:
+    def start(model: nn.Module) -> tuple[torch.optim.Optimizer, rp.Sparsifier]:
+        optimizer = make(model)
+        return optimizer, rp.attach(model, optimizer, "deepr", sparsity=0.8, total_steps=20, soft=True, noise=1e-2)
+
+    model, again = cnn(), cnn(seed=9)
+    optimizer, sp = start(model)
+    train(model, optimizer, 1, 7)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), sp.state_dict()])
+    train(model, optimizer, 8, 20)
+    other, resumed = start(again)
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    resumed.load_state_dict(saved[2])
+    train(again, other, 8, 20)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+    assert sp.finalize().kept == resumed.finalize().kept == sp.groups[0].final
