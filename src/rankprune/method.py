@@ -111,6 +111,7 @@ class Gradual(Periodic):
     u = U on; the last update lands on d whatever the numbers.
     """
 
+    at_once: ClassVar[bool] = False
     prune_end: Step = field(default=0.9, kw_only=True)
     density_schedule: Literal["exponential", "cubic"] = field(default="exponential", kw_only=True)
 
@@ -149,6 +150,8 @@ class Gradual(Periodic):
 @dataclass
 class Score(Method):
     """The weights with the largest score stay: at once, or along a schedule (see `Gradual`)."""
+
+    at_once: ClassVar[bool] = True  # may be used by `prune`, without training: pruned at the start if no update fits
 
     def score(self, site: Site) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} needs a score(site)")

@@ -31,7 +31,7 @@ def prune(
     """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static"."""
     info = method_info(method) if isinstance(method, str) else method.info
     hyper = {"distribution": distribution} if isinstance(method, str) else {}
-    if not issubclass(info.cls, Score) or info.moves:
+    if not issubclass(info.cls, Score) or not info.cls.at_once:
         raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
     groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper)
     (group,) = groups
