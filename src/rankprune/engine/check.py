@@ -12,6 +12,7 @@ from .graph import Graph, Node, Shape
 from .native import ACTIVATIONS
 
 LARGEST = 1 << 31  # floats of one value
+_ACTIVE = ("conv", "linear", "add", "mul", "activation")
 
 
 class Unsound(ValueError):
@@ -32,10 +33,8 @@ def check(graph: Graph) -> None:
         _need(node.op in _RULES, f"unknown {where}")
         _need(all(value in known for value in node.inputs), f"{where} reads what is not there yet")
         _need(node.output < len(graph.shapes) and node.output not in known, f"{where} writes value {node.output}")
-        _need(
-            node.attrs.get("activation", "none") in ACTIVATIONS,
-            f"{where} with activation {node.attrs.get('activation')}",
-        )
+        if node.op in _ACTIVE:
+            _need(node.attrs["activation"] in ACTIVATIONS, f"{where} with activation {node.attrs['activation']}")
         _need(_sound_weight(node), f"{where} has a weight that does not fit its positions")
         ins, out = [graph.shapes[v] for v in node.inputs], graph.shapes[node.output]
         _need(_RULES[node.op](node, ins, out), f"{where} of {ins} to {out}")

@@ -85,6 +85,8 @@ class Compiled:
                     images: {n: d.choice for n, d in found.items()} for images, found in self._decisions[i].items()
                 }
                 self._engines[i] = Engine(step.graph, self.threads, choices, variant)
+                if tune and batch >= FEWEST:
+                    self._engines[i].choose_layout(batch)
 
     def _decide(self, graph: Graph, batch: int) -> dict[bool, dict[int, Decision]]:
         eight = measure(graph, True, self.variant, self.threads) if batch >= FEWEST else {}

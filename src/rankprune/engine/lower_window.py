@@ -12,7 +12,7 @@ from .arena import Buffer
 from .graph import Graph, Node, Unsupported
 from .layout import Layout
 from .native import ACTIVATIONS, LANES, Border, Conv, Planes, Pool, View, Window
-from .packing import PackedWeight, fit, pack
+from .packing import PackedWeight, fit
 from .shape_choice import default_choice
 
 if TYPE_CHECKING:
@@ -116,11 +116,12 @@ def _multiply(
     if choice is None:
         choice = default_choice(weight, groups, taps, out.rows, out.slabs, state.threads)
     choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs)
-    packed = pack(weight, taps, channel_rows, groups, choice)
+    packed = state.packs.get(state.node, weight, taps, channel_rows, groups, choice)
+    splits = packed.splits(choice.groups)
     state.used[state.node] = choice
     state.packed[state.node] = PackedWeight(weight, packed, taps, channel_rows, groups, choice)
     if packed.blocks > 1:
-        widest = int(np.diff(packed.splits).max())
+        widest = int(np.diff(splits).max())
         state.scratch = max(state.scratch, widest * choice.width * choice.height * LANES)
     bias = node.arrays["bias"]
     res, uses = None, [source, target]
@@ -134,11 +135,11 @@ def _multiply(
             View(source.at + origin, slab, channel), out.view(target.at), skip, step * LANES, out.slabs, out.rows,
             outputs, ACTIVATIONS.index(node.attrs["activation"]), choice.width, choice.height, choice.groups,
             packed.blocks, packed.values.ctypes.data, bias.ctypes.data, packed.offsets.ctypes.data,
-            packed.starts.ctypes.data, packed.base.ctypes.data, packed.splits.ctypes.data,
+            packed.starts.ctypes.data, packed.base.ctypes.data, splits.ctypes.data,
         )  # fmt: skip
 
     tasks = out.slabs * -(-out.rows // choice.height) * choice.groups
-    arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, packed.splits]
+    arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
     state.call(params, tasks, uses, arrays)
 
 

@@ -14,7 +14,7 @@ from .arena import Buffer, place
 from .graph import Graph, Node, Unsupported, Weight
 from .layout import Layout, eight_images, flat, one_image
 from .native import LANES, Gather, Program
-from .packing import Choice
+from .packing import Choice, Packs
 
 FLOATS, ROWS, INTO_LANES, OUT_OF_LANES = range(4)
 GATHER_COUNT = 4096  # elements of a gather's task, as in elementwise.h
@@ -37,6 +37,7 @@ class Lowering:
     images: bool
     threads: int
     choices: dict[int, Choice]  # by the node's index
+    packs: Packs
     calls: list[Call] = field(default_factory=list)
     of_node: list[int] = field(default_factory=list)  # node index of each call; -1: input or output
     buffers: list[Buffer] = field(default_factory=list)
@@ -120,9 +121,12 @@ class Lowered:
     arena: int
 
 
-def lower(graph: Graph, images: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None) -> Lowered:
+def lower(
+    graph: Graph, images: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None,
+    packs: Packs | None = None,
+) -> Lowered:  # fmt: skip
     """Raises Unsupported where this layout cannot serve the graph."""
-    state = Lowering(graph, images, threads, choices or {})
+    state = Lowering(graph, images, threads, choices or {}, packs or Packs())
     ins, outs = [], []
     copies = LANES if images else 1
     for value in graph.inputs:

@@ -124,6 +124,15 @@ class Program:
         if self._lib.rp_run(self._handle, ins, len(inputs), outs, len(outputs), spent):
             raise MemoryError("there is not enough memory for the activations")
 
+    def run_groups(
+        self, inputs: Sequence[tuple[int, int, int]], outputs: Sequence[tuple[int, int, int]], groups: int, workers: int
+    ) -> None:
+        """Several groups of images, data of the next right after the last's, each group run by one thread."""
+        ins = (Copy * len(inputs))(*(Copy(*c) for c in inputs))
+        outs = (Copy * len(outputs))(*(Copy(*c) for c in outputs))
+        if self._lib.rp_run_groups(self._handle, ins, len(inputs), outs, len(outputs), groups, workers):
+            raise MemoryError("there is not enough memory for the activations")
+
     def time(self, index: int, repeats: int) -> float:
         """Least seconds of one operator over some repeats."""
         return float(self._lib.rp_time(self._handle, index, repeats))
@@ -165,6 +174,8 @@ def bind(path: Path) -> Any:
     lib.rp_add.restype, lib.rp_add.argtypes = c_int, [c_void_p, c_int64, c_void_p, c_int64]
     lib.rp_run.restype = c_int
     lib.rp_run.argtypes = [c_void_p, POINTER(Copy), c_int64, POINTER(Copy), c_int64, c_void_p]
+    lib.rp_run_groups.restype = c_int
+    lib.rp_run_groups.argtypes = [c_void_p, POINTER(Copy), c_int64, POINTER(Copy), c_int64, c_int64, c_int64]
     lib.rp_time.restype, lib.rp_time.argtypes = c_double, [c_void_p, c_int64, c_int64]
     lib.rp_peak.restype, lib.rp_peak.argtypes = c_double, [c_char_p, c_int64]
     lib.rp_free.restype, lib.rp_free.argtypes = None, [c_void_p]

@@ -35,8 +35,12 @@ class Packed:
     offsets: np.ndarray
     starts: np.ndarray
     base: np.ndarray
-    splits: np.ndarray
     blocks: int
+
+    def splits(self, groups: int) -> np.ndarray:
+        """Bounds of `groups` runs of output chunks of nearly equal work."""
+        counts = np.diff(self.starts).reshape(self.blocks, -1)
+        return balance(counts.sum(0) + 2 * self.blocks, groups)
 
 
 def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int) -> Choice:
@@ -87,15 +91,22 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
     offsets = rows - base[lists]
     if offsets.size and offsets.max() >= REACH:
         raise Unsupported("the taps of one output lie too far apart for 16-bit offsets")
-    work = counts.reshape(blocks, chunks).sum(0) + 2 * blocks
-    return Packed(
-        np.ascontiguousarray(values, np.float32),
-        offsets.astype(np.uint16),
-        starts,
-        base,
-        balance(work, choice.groups),
-        blocks,
-    )
+    return Packed(np.ascontiguousarray(values, np.float32), offsets.astype(np.uint16), starts, base, blocks)
+
+
+class Packs:
+    """Lists made so far: programs that differ only in how they share the work out use the same."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Packed] = {}
+
+    def get(
+        self, node: int, weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
+    ) -> Packed:
+        key = (node, taps.tobytes(), channel_rows, choice.width, choice.block, choice.dense)
+        if key not in self._made:
+            self._made[key] = pack(weight, taps, channel_rows, groups, choice)
+        return self._made[key]
 
 
 class PackedWeight(Weight):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from .engine import Engine, default_threads
+from .graph import Unsupported
 from .planfile import DamagedPlan, read
 
 __all__ = ["DamagedPlan", "Network", "default_threads", "load"]
@@ -31,4 +32,7 @@ class Network:
 def load(path: str | Path, threads: int | None = None) -> Network:
     """A plan that `compile(...).save(path)` wrote; a damaged one is refused in one sentence."""
     graph, choices = read(path)
-    return Network(Engine(graph, threads, choices))
+    try:
+        return Network(Engine(graph, threads, choices))
+    except Unsupported as error:
+        raise DamagedPlan(f"{path} holds a network the kernels cannot run ({error}): save it again") from None

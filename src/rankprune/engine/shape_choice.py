@@ -14,7 +14,7 @@ ROW_BYTES = 32
 def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, slabs: int, threads: int) -> Choice:
     """The choice without measuring; a function of its arguments only."""
     density = weight.nonzeros / max(weight.size, 1)
-    width = 4 if density > 0.6 else 2 if density > 0.4 else 1
+    width = 4 if density > 0.55 else 1
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     while outputs % width:
         width //= 2

@@ -123,7 +123,7 @@ struct Border {  // zeroes the frame around the images of a padded value
 struct rp_program;
 struct rp_copy {
     float* data;
-    int64_t at, count;  // in floats, in the arena
+    int64_t at, count;  // in floats, in the arena; data of the next group follows at once
 };
 RP_API int rp_version();
 RP_API const char* rp_variant(int index);  // usable on this CPU, best first, "portable" last; null past the end
@@ -132,6 +132,9 @@ RP_API rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, i
 RP_API int rp_add(rp_program*, int64_t kind, const void* params, int64_t tasks);  // 0, or 1: no such kind
 // Copies in, runs the operators, copies out; 1: no memory. seconds (or null): the time of each operator is added.
 RP_API int rp_run(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, double* seconds);
+// The same for several groups of images, each run by one of `workers` threads on its own.
+RP_API int rp_run_groups(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups,
+                         int64_t workers);
 RP_API double rp_time(rp_program*, int64_t index, int64_t repeats);  // least seconds of one operator, run alone
 RP_API double rp_peak(const char* variant, int64_t threads);         // measured FMA peak, GFLOP/s
 RP_API void rp_free(rp_program*);

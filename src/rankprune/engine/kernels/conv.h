@@ -54,6 +54,13 @@ void tile(const Tile& t) {
         if constexpr (W == 1) {
             Vec v = Vec::of(value[0]);
             RP_UNROLL for (int i = 0; i < N; i++) sum[i].fma(v, Vec::load(p + step * i));
+        } else if constexpr (N > W) {  // fewer values than rows: the values stay in registers
+            Vec v[W];
+            RP_UNROLL for (int w = 0; w < W; w++) v[w] = Vec::of(value[w]);
+            RP_UNROLL for (int i = 0; i < N; i++) {
+                Vec x = Vec::load(p + step * i);
+                RP_UNROLL for (int w = 0; w < W; w++) sum[w * N + i].fma(v[w], x);
+            }
         } else {
             Vec x[N];
             RP_UNROLL for (int i = 0; i < N; i++) x[i] = Vec::load(p + step * i);

@@ -62,6 +62,7 @@ struct rp_program {
     std::vector<std::unique_ptr<Memory>> idle;  // arenas of runs that are over: callers at once have one each
 
     int64_t stride() const { return (scratch + 63) / 64 * 64 + 64; }
+    float* own(float* data, int64_t thread) const { return data + (arena + 63) / 64 * 64 + thread * stride(); }
 
     std::unique_ptr<Memory> take() {
         {
@@ -85,12 +86,12 @@ struct rp_program {
         Barrier barrier(threads);
         Clock::time_point start = Clock::now();
         auto body = [&](int64_t thread) {
-            float* own = data + (arena + 63) / 64 * 64 + thread * stride();
+            float* scratch = own(data, thread);
             for (int64_t k = first; k < last; k++) {
                 const Operator& o = operators[size_t(k)];
                 Task task = table->run[o.kind];
                 for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < o.tasks;)
-                    task(o.params.get(), i, data, own);
+                    task(o.params.get(), i, data, scratch);
                 barrier.arrive([&] {
                     next.store(0, std::memory_order_relaxed);
                     if (seconds) {
@@ -129,16 +130,50 @@ int rp_add(rp_program* p, int64_t kind, const void* params, int64_t tasks) {
     return 0;
 }
 
+namespace {
+
+void copy_in(float* arena, const rp_copy* in, int64_t ins, int64_t group) {
+    for (int64_t i = 0; i < ins; i++)
+        std::memcpy(arena + in[i].at, in[i].data + group * in[i].count, size_t(in[i].count) * sizeof(float));
+}
+
+void copy_out(const float* arena, const rp_copy* out, int64_t outs, int64_t group) {
+    for (int64_t i = 0; i < outs; i++)
+        std::memcpy(out[i].data + group * out[i].count, arena + out[i].at, size_t(out[i].count) * sizeof(float));
+}
+
+}  // namespace
+
 int rp_run(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, double* seconds) {
     std::unique_ptr<Memory> m = p->take();
     if (!m->data) return 1;
-    for (int64_t i = 0; i < ins; i++)
-        std::memcpy(m->data + in[i].at, in[i].data, size_t(in[i].count) * sizeof(float));
+    copy_in(m->data, in, ins, 0);
     p->run(m->data, 0, int64_t(p->operators.size()), seconds);
-    for (int64_t i = 0; i < outs; i++)
-        std::memcpy(out[i].data, m->data + out[i].at, size_t(out[i].count) * sizeof(float));
+    copy_out(m->data, out, outs, 0);
     p->give(std::move(m));
     return 0;
+}
+
+int rp_run_groups(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups,
+                  int64_t workers) {
+    std::atomic<int64_t> next{0};
+    std::atomic<int> failed{0};
+    auto body = [&](int64_t) {
+        std::unique_ptr<Memory> m = p->take();
+        if (!m->data) {
+            failed = 1;
+            return;
+        }
+        for (int64_t g; (g = next.fetch_add(1, std::memory_order_relaxed)) < groups;) {
+            copy_in(m->data, in, ins, g);
+            for (const Operator& o : p->operators)
+                for (int64_t i = 0; i < o.tasks; i++) p->table->run[o.kind](o.params.get(), i, m->data, p->own(m->data, 0));
+            copy_out(m->data, out, outs, g);
+        }
+        p->give(std::move(m));
+    };
+    Threads::instance().run(workers, body);
+    return failed;
 }
 
 double rp_time(rp_program* p, int64_t index, int64_t repeats) {

@@ -1,0 +1,172 @@
+"""Saved plans that are cut short, changed, or from another version: one sentence, never a crash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from rankprune.engine import planfile
+from rankprune.engine.engine import Engine
+from rankprune.engine.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.packing import Choice
+
+HEAD = struct.Struct("<8sIQ32s")
+
+
+def network() -> Graph:
+    """One of everything the file can hold."""
+    rng = np.random.default_rng(0)
+    graph = Graph()
+    x = graph.value((3, 9, 9))
+    graph.inputs = [x]
+
+    def add(op, inputs, shape, **more):
+        out = graph.value(shape)
+        graph.nodes.append(Node(op, inputs, out, op, **more))
+        return out
+
+    def bias(n):
+        return {"bias": rng.standard_normal(n).astype(np.float32)}
+
+    def weight(*shape):
+        return Weight.of(rng.standard_normal(shape) * (rng.random(shape) < 0.4))
+
+    window = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, "activation": "relu"}
+    a = add("conv", [x], (4, 9, 9), attrs=window, weight=weight(4, 3, 3, 3), arrays=bias(4))
+    b = add("conv", [a, a], (4, 9, 9), attrs=window, weight=weight(4, 4, 3, 3), arrays=bias(4))
+    pool = {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "average": 1, "count_pad": 0}
+    c = add("pool", [b], (4, 5, 5), attrs=pool)
+    d = add("concat", [c, c], (8, 5, 5), attrs={"axis": 0})
+    e = add(
+        "gather",
+        [d],
+        (26, 8),
+        arrays={
+            "index": np.concatenate([np.full((1, 8), -1), np.arange(200).reshape(8, 25).T]).astype(np.int32),
+            "constant": np.ones((26, 8), np.float32),
+        },
+    )
+    f = add("layernorm", [e], (26, 8), attrs={"eps": 1e-5}, arrays={"weight": np.ones(8, np.float32), **bias(8)})
+    g = add("linear", [f], (26, 24), attrs={"activation": "gelu"}, weight=weight(24, 8), arrays=bias(24))
+    heads = {
+        "q_at": 0,
+        "k_at": 8,
+        "v_at": 16,
+        "q_head": 4,
+        "k_head": 4,
+        "v_head": 4,
+        "heads": 2,
+        "dim": 4,
+        "value_dim": 4,
+        "scale": 0.5,
+    }
+    h = add("attention", [g, g, g], (26, 8), attrs=heads)
+    i = add("add", [h, e], (26, 8), attrs={"activation": "none"})
+    j = add("mul", [i], (26, 8), attrs={"activation": "sigmoid"}, arrays={"constant": np.full((26, 8), 2, np.float32)})
+    k = add("mean", [j], (8,))
+    m = add("linear", [k], (5,), attrs={"activation": "none"}, weight=weight(5, 8), arrays=bias(5))
+    graph.outputs = [add("softmax", [m], (5,))]
+    return graph
+
+
+def saved(tmp_path) -> bytes:
+    planfile.write(tmp_path / "net.plan", network(), {False: {0: Choice(1, 5, 2, 2)}, True: {}})
+    return (tmp_path / "net.plan").read_bytes()
+
+
+def sealed(header: dict, rest: bytes) -> bytes:
+    """A file whose checksum is right, whatever it says."""
+    text = json.dumps(header).encode()
+    text += b" " * (-(HEAD.size + len(text)) % 64)
+    body = text + rest
+    return HEAD.pack(planfile.MAGIC, planfile.VERSION, len(text), hashlib.sha256(body).digest()) + body
+
+
+def run(data: bytes) -> np.ndarray | None:
+    """The result of a plan, or None if it was refused in one sentence."""
+    try:
+        graph, choices = planfile.parse(data)
+        engine = Engine(graph, 1, choices)
+    except (planfile.DamagedPlan, Unsupported) as error:
+        if "\n" in str(error) or len(str(error)) > 300:
+            raise
+        return None
+    return engine([np.ones((1, *graph.shapes[v]), np.float32) for v in graph.inputs])[0]
+
+
+def test_a_plan_comes_back(tmp_path):
+    data = saved(tmp_path)
+    want = Engine(network(), 1)([np.ones((1, 3, 9, 9), np.float32)])[0]
+    np.testing.assert_allclose(run(data), want, rtol=1e-5)
+    assert planfile.parse(data)[1][False] == {0: Choice(1, 5, 2, 2)}
+
+
+def test_cut_short_flipped_or_newer(tmp_path):
+    data = saved(tmp_path)
+    rng = random.Random(0)
+    for _ in range(150):
+        assert run(data[: rng.randrange(len(data))]) is None
+    for _ in range(150):
+        broken = bytearray(data)
+        broken[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        assert run(bytes(broken)) is None
+    newer = bytearray(data)
+    newer[8:12] = (2).to_bytes(4, "little")
+    with pytest.raises(planfile.DamagedPlan, match="version 2, this package reads 1"):
+        planfile.parse(bytes(newer))
+    (tmp_path / "short").write_bytes(data[:-1])
+    with pytest.raises(planfile.DamagedPlan, match="short is damaged or cut short"):
+        planfile.read(tmp_path / "short")
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        planfile.read(tmp_path / "absent")
+
+
+ODD = [-1, 0, 1, 2, 3, 5, 7, 64, 4096, 1 << 31, 1 << 45, 1.5, "x", None, [], {}, True]
+
+
+def spots(tree, path=()):
+    """Every place in a header where a number, word or list stands."""
+    yield path
+    if isinstance(tree, dict | list):
+        for key in tree if isinstance(tree, dict) else range(len(tree)):
+            yield from spots(tree[key], (*path, key))
+
+
+def mutate(data: bytes, turns: int, seed: int) -> int:
+    length = HEAD.unpack_from(data)[2]
+    text, rest = data[HEAD.size :][:length], data[HEAD.size + length :]
+    where = [p for p in spots(json.loads(text)) if p]
+    rng, refused = random.Random(seed), 0
+    for _ in range(turns):
+        header = json.loads(text)
+        *path, last = rng.choice(where)
+        spot = header
+        for key in path:
+            spot = spot[key]
+        old = spot[last]
+        if rng.random() < 0.2 and isinstance(spot, list):
+            spot.pop(last)
+        elif isinstance(old, int) and rng.random() < 0.5:
+            spot[last] = old + rng.choice([-1, 1, 2, 8])
+        else:
+            spot[last] = rng.choice(ODD)
+        blob = bytearray(rest)
+        if rng.random() < 0.3:
+            at = rng.randrange(len(blob) // 4) * 4
+            blob[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\x00\x00\x00\x7f", b"\x00\x00\x00\x00"])
+        refused += run(sealed(header, bytes(blob))) is None
+    return refused
+
+
+def test_mutations_with_a_right_checksum(tmp_path):
+    assert mutate(saved(tmp_path), 400, 0) > 200
+
+
+@pytest.mark.long
+def test_ten_thousand_mutations(tmp_path):
+    assert mutate(saved(tmp_path), 10_000, 1) > 5000
