@@ -1,0 +1,115 @@
+"""The block-diagonal empirical Fisher F = λI + (1/m) Σ g gᵀ: its gradients, and its inverse by Woodbury's identity."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from ..method import Group, Site
+from ._probe import agree, batches, probing
+
+log = logging.getLogger("rankprune")
+
+_SAMPLES = 64  # that go through the network at once
+_ENTRIES = 1 << 23  # of a double temporary: 64 MB
+
+
+def fisher_gradients(group: Group, masks: Mapping[Site, Tensor], count: int, minibatch: int) -> list[Tensor]:
+    """Up to `count` gradients of the mean loss of `minibatch` samples each, as rows, under the masks, by site.
+
+    The network is in eval mode. All minibatches of a batch are differentiated at once, by `vmap`.
+    """
+    rows = [site.weight.new_zeros(count, site.numel) for site in masks]
+    filled = 0
+    with probing(group, training=False) as model:
+        fixed = {name: p.detach() for name, p in model.named_parameters()}
+        names = {id(p): name for name, p in model.named_parameters()}
+        mine = {names[id(site.parameter)]: site.parameter.detach() for site in masks}
+
+        def loss(some: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+            assert group.loss_fn is not None
+            return group.loss_fn(functional_call(model, {**fixed, **some}, (inputs,)), targets)
+
+        for inputs, targets in batches(group):
+            size = min(minibatch, len(inputs))
+            number = min(len(inputs) // size, count - filled)
+            parts = [t[: number * size].unflatten(0, (number, size)) for t in (inputs, targets)]
+            with torch.no_grad():
+                found = _each(grad(loss), mine, parts, max(1, _SAMPLES // size))
+                for row, mask, gradient in zip(rows, masks.values(), found.values()):
+                    row[filled : filled + number] = gradient.mul_(mask).flatten(1)
+            filled += number
+            if filled == count:
+                break
+    agree(group, rows)
+    return [row[:filled] for row in rows]
+
+
+def _each(gradient: Callable[..., Any], mine: dict[str, Tensor], parts: list[Tensor], chunk: int) -> dict[str, Tensor]:
+    """The gradient of each minibatch, stacked; one after the other where the network does not let itself be batched."""
+    try:
+        return vmap(gradient, in_dims=(None, 0, 0), chunk_size=chunk)(mine, *parts)
+    except RuntimeError as error:
+        log.warning("gradients are taken one by one, since vmap fails on this model: %s", str(error).split("\n")[0])
+        found = [gradient(mine, inputs, targets) for inputs, targets in zip(*parts)]
+        return {name: torch.stack([f[name] for f in found]) for name in mine}
+
+
+def inverse_diagonal(rows: Tensor, damping: float, block: int) -> Tensor:
+    """The diagonal of F⁻¹, in double precision."""
+    pieces = []
+    for g in _blocks(rows, block):
+        m, size = g.shape[-2:]
+        if m <= size:  # F⁻¹ = (I - Gᵀ(λmI + GGᵀ)⁻¹G)/λ
+            root = torch.linalg.solve_triangular(_small_root(g, damping), g, upper=False)
+            pieces.append((1 - root.square().sum(-2)) / damping)
+        else:
+            inverse = torch.cholesky_inverse(_root(g, damping))
+            pieces.append(inverse.diagonal(dim1=-2, dim2=-1))
+    return torch.cat(pieces).flatten()[: rows.shape[1]]
+
+
+def inverse_product(rows: Tensor, vector: Tensor, damping: float, block: int) -> Tensor:
+    """F⁻¹ times a vector, in double precision."""
+    pieces = []
+    columns = _cut(vector.unsqueeze(0), block).transpose(-2, -1)
+    for g in _blocks(rows, block):
+        v, columns = columns[: len(g)].double(), columns[len(g) :]
+        if g.shape[-2] <= g.shape[-1]:
+            pieces.append((v - g.mT @ torch.cholesky_solve(g @ v, _small_root(g, damping))) / damping)
+        else:
+            pieces.append(torch.cholesky_solve(v, _root(g, damping)))
+    return torch.cat(pieces).flatten()[: rows.shape[1]]
+
+
+def _cut(rows: Tensor, block: int) -> Tensor:
+    """m x n as blocks x m x block, of consecutive columns; the last is filled with zeros, which F does not couple."""
+    block = min(block, rows.shape[1])
+    short = -rows.shape[1] % block
+    return torch.nn.functional.pad(rows, (0, short)).unflatten(1, (-1, block)).transpose(0, 1)
+
+
+def _blocks(rows: Tensor, block: int) -> Iterator[Tensor]:
+    """The blocks in double precision, as many at a time as the bound on temporaries allows."""
+    cut = _cut(rows, block)
+    size = cut.shape[-2] * cut.shape[-1] + min(cut.shape[-2:]) ** 2
+    yield from (part.double() for part in cut.split(max(1, _ENTRIES // size)))
+
+
+def _small_root(g: Tensor, damping: float) -> Tensor:
+    """Cholesky factor of λmI + GGᵀ, m x m."""
+    small = g @ g.mT
+    small.diagonal(dim1=-2, dim2=-1).add_(damping * g.shape[-2])
+    return torch.linalg.cholesky(small)
+
+
+def _root(g: Tensor, damping: float) -> Tensor:
+    """Cholesky factor of F = λI + GᵀG/m itself."""
+    whole = g.mT @ g / g.shape[-2]
+    whole.diagonal(dim1=-2, dim2=-1).add_(damping)
+    return torch.linalg.cholesky(whole)

@@ -1,0 +1,119 @@
+"""Lottery tickets: iterative magnitude pruning with rewinding (Frankle & Carbin 2019, Frankle et al. 2020)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from .._gradients import GradientMask
+from .._sharding import local, sharded
+from .._site import canonical
+from ..method import Group, Score, Site, register
+from ..schedules import Step, as_step
+from ._rounds import check_rounds, cut_share, evenly
+
+
+@register(
+    "lth", paper="Frankle & Carbin 2019, arXiv:1803.03635; Frankle et al. 2020, arXiv:1912.05671", family="magnitude",
+    state="a copy of all parameters and buffers", defaults={"cifar": {"rewind": 0.03}, "imagenet": {"rewind": 0.06}},
+)  # fmt: skip
+@dataclass
+class LTH(Score):
+    """Train, prune by global magnitude, rewind what is left to its early values, and train again, round after round.
+
+    Cost: with `rounds` prunings total_steps holds rounds + 1 trainings, so each has about 1/(rounds + 1) of it (at 90 %
+    with the default 20 % a round: 11 prunings, a twelfth each). Each training begins at the state of step k, the
+    `rewind` point (a step, or a share of one training): all weights, other parameters and buffers go back to it and
+    the optimizer's state starts afresh. The learning-rate schedule is yours: let it run through once per training, by
+    starting it anew at k after each step of `LTH(...).updates(total_steps)`. The last round cuts what the target asks.
+    """
+
+    at_once: ClassVar[bool] = False
+    rate: float = field(default=0.2, kw_only=True)
+    rounds: int | None = field(default=None, kw_only=True)  # None: as many as `rate` needs
+    rewind: Step = field(default=0.05, kw_only=True)
+
+    def cuts(self) -> int:
+        if self.rounds is not None:
+            check_rounds("lth", self.rounds)
+            return self.rounds
+        if not 0.0 < self.rate < 1.0:
+            raise ValueError(f"rate={self.rate!r} is not between 0 and 1: 0.2 cuts a fifth of what is left each round")
+        assert self.sparsity is not None
+        return max(1, math.ceil(math.log(1.0 - self.sparsity) / math.log(1.0 - self.rate) - 1e-9))
+
+    def rewind_point(self, total_steps: int) -> int:
+        """The step k to rewind to. With a share r of one training of S steps: k = r S and S + cuts (S - k) = total."""
+        if isinstance(self.rewind, int):
+            return as_step(self.rewind, total_steps, "rewind")
+        share = as_step(self.rewind, 10**6, "rewind") / 10**6
+        return int(share * total_steps / (1 + self.cuts() * (1 - share)))
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        """The rewind point, if it is not the start, and the steps of the prunings."""
+        point, cuts = self.rewind_point(total_steps), self.cuts()
+        last = point + (total_steps - point) * cuts // (cuts + 1)
+        if last <= point:
+            raise ValueError(f"lth cannot rewind to step {point} within total_steps={total_steps}: lower rewind")
+        return [point, *evenly(point, last, cuts)] if point else evenly(0, last, cuts)
+
+    def start(self, group: Group) -> None:
+        if not self.rewind_point(group.total_steps):
+            remember(group)
+
+    def scheduled(self, group: Group) -> int:
+        skip = 1 if self.rewind_point(group.total_steps) else 0
+        cuts, done = len(group.updates()) - skip, group.update_number() + 1 - skip
+        share = self.rate if self.rounds is None else 1.0 - (group.final / group.total) ** (1 / cuts)
+        return group.final if done == cuts else max(group.final, cut_share(group.total, share, done))
+
+    def update(self, group: Group) -> None:
+        if self.rewind_point(group.total_steps) and group.update_number() == 0:
+            remember(group)
+            return
+        super().update(group)
+        rewind(group)
+
+    def score(self, site: Site) -> Tensor:
+        return site.weight.abs()
+
+
+def others(group: Group) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers of the model that are no prunable weight of this group."""
+    assert group.model is not None
+    mine = {id(site.parameter) for site in group.sites}
+    yield from ((f"parameter/{canonical(n)}", p) for n, p in group.model.named_parameters() if id(p) not in mine)
+    yield from ((f"buffer/{canonical(n)}", b) for n, b in group.model.named_buffers())
+
+
+def remember(group: Group) -> None:
+    for site in group.sites:
+        site.state["rewind"] = site.weight.clone()
+    for name, tensor in others(group):
+        shards = sharded(tensor.detach(), name)
+        group.state[name] = shards.gather(local(tensor.detach())) if shards else local(tensor.detach()).clone()
+
+
+def rewind(group: Group) -> None:
+    """All as it was at the rewind point; the core then hides what the new masks cut."""
+    for site in group.sites:
+        site.weight.copy_(site.state["rewind"])
+    for name, tensor in others(group):
+        if not masked_elsewhere(tensor):
+            shards = sharded(tensor.detach(), name)
+            value = group.state[name].to(tensor.device)
+            local(tensor.detach()).copy_(shards.scatter(value) if shards else value)
+    for optimizer in group.optimizers:
+        for parameter in [p for g in optimizer.param_groups for p in g["params"]]:
+            if not masked_elsewhere(parameter) or any(parameter is site.parameter for site in group.sites):
+                optimizer.state.pop(parameter, None)
+
+
+def masked_elsewhere(tensor: Tensor) -> bool:
+    """Whether a sparsifier has its masks on this parameter: that of another method, where it is not one of ours."""
+    hooks = tensor._post_accumulate_grad_hooks if isinstance(tensor, nn.Parameter) else None
+    return any(isinstance(hook, GradientMask) for hook in (hooks or {}).values())

@@ -1,0 +1,60 @@
+"""PBW, learning both weights and connections (Han et al. 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..method import Group, Score, Site, register
+from ..schedules import Step, as_step
+from ._rounds import check_rounds, cut_share, evenly
+
+
+@register(
+    "pbw", paper="Han et al. 2015, arXiv:1506.02626", family="magnitude",
+    defaults={"cifar": {"threshold": "global", "rounds": 5}, "imagenet": {"threshold": "std", "rounds": 5}},
+)  # fmt: skip
+@dataclass
+class PBW(Score):
+    """Train dense, then several times prune by magnitude and train what is left on from its current values.
+
+    A layer's threshold is q times the standard deviation of its weights, with one q for all layers ("std"), or one
+    threshold for the whole network ("global"). Han et al. choose q by hand and take the sparsity that comes out; here
+    each round's q is the one at which its budget is met exactly. The `rounds` are at even distances up to `prune_end`,
+    and each takes the same share of what is left, so the last lands on the target.
+    """
+
+    at_once: ClassVar[bool] = False
+    threshold: Literal["std", "global"] = field(default="std", kw_only=True)
+    rounds: int = field(default=5, kw_only=True)
+    prune_end: Step = field(default=0.6, kw_only=True)
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        if self.threshold not in ("std", "global"):
+            raise ValueError(f"threshold={self.threshold!r} is unknown: use 'std' or 'global'")
+        check_rounds("pbw", self.rounds)
+        return evenly(0, max(1, min(as_step(self.prune_end, total_steps, "prune_end"), total_steps)), self.rounds)
+
+    def scheduled(self, group: Group) -> int:
+        cuts, done = len(group.updates()), group.update_number() + 1
+        share = 1.0 - (group.final / group.total) ** (1 / cuts)
+        return group.final if done == cuts else max(group.final, cut_share(group.total, share, done))
+
+    def update(self, group: Group) -> None:
+        if self.threshold == "std":
+            for site in group.sites:
+                site.scratch = deviation(site)
+        super().update(group)
+
+    def score(self, site: Site) -> Tensor:
+        return site.weight.abs() if site.scratch is None else site.weight.abs().div_(site.scratch)
+
+
+def deviation(site: Site) -> Tensor:
+    """Standard deviation of the active weights of a site; 1 where there is none to speak of."""
+    active = site.whole(site.weight)[site.whole(site.mask.to(torch.uint8)).bool()]
+    return active.std(correction=0) if active.unique().numel() > 1 else torch.ones_like(active.sum())

@@ -1,0 +1,45 @@
+"""SNIP (Lee et al. 2019): connection sensitivity at initialisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..method import Group, Score, Site, register
+from ._probe import agree, batches, gradients, probing, refuse_shards
+
+
+@register(
+    "snip", paper="Lee et al. 2019, arXiv:1810.02340", family="at initialisation", moves=False, needs=("data", "loss"),
+    defaults={"cifar": {"batches": 1}, "imagenet": {"batches": 1}},
+)  # fmt: skip
+@dataclass
+class SNIP(Score):
+    """Cut once, before training, the weights whose removal would change the loss least: small |w · ∂L/∂w|.
+
+    A multiplier c = 1 on each weight has ∂L/∂c = w · ∂L/∂w, so one backward pass scores all connections and one global
+    threshold shares the budget out over the layers. The gradient is the mean over the first `batches` of the data.
+    """
+
+    batches: int = field(default=1, kw_only=True)
+
+    def score(self, site: Site) -> Tensor:
+        assert site.scratch is not None
+        return (site.weight * site.scratch).abs_()
+
+    def start(self, group: Group) -> None:
+        refuse_shards(group)
+        super().start(group)
+
+    def update(self, group: Group) -> None:
+        assert group.loss_fn is not None
+        sums = [torch.zeros_like(site.weight) for site in group.sites]
+        with probing(group, training=True) as model:
+            for inputs, targets in batches(group, self.batches):
+                torch._foreach_add_(sums, gradients(group.loss_fn(model(inputs), targets), group))
+        agree(group, sums)
+        for site, grad in zip(group.sites, sums):
+            site.scratch = grad
+        super().update(group)

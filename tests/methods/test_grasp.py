@@ -1,0 +1,72 @@
+"""GraSP: H g against a dense Hessian, the closed form of a quadratic, and invariance to the loss's scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+import rankprune as rp
+from _nets import batch, cnn, vit
+
+CE = nn.functional.cross_entropy
+
+
+def kept_of(scores: Tensor, count: int) -> Tensor:
+    mask = torch.zeros(scores.numel(), dtype=torch.bool)
+    mask[scores.flatten().sort(descending=True, stable=True).indices[:count]] = True
+    return mask.view(scores.shape)
+
+
+def test_against_the_dense_hessian_of_a_tiny_net() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    x, y = torch.randn(12, 6).double(), torch.randint(0, 3, (12,))
+    sizes = [30, 15]
+
+    def loss(flat: Tensor) -> Tensor:
+        first, second = flat.split(sizes)
+        values = {**dict(model.named_parameters()), "0.weight": first.view(5, 6), "2.weight": second.view(3, 5)}
+        return CE(torch.func.functional_call(model, values, (x,)) / 200.0, y)
+
+    theta = torch.cat([model[0].weight.detach().flatten(), model[2].weight.detach().flatten()])
+    hessian = torch.autograd.functional.hessian(loss, theta)
+    grad = torch.autograd.functional.jacobian(loss, theta)
+    score = -theta * (hessian @ grad)  # the largest are removed
+    expected = kept_of(-score, 9)
+    rp.prune(model, "grasp", sparsity=0.8, data=[(x, y)], loss_fn=CE)
+    found = torch.cat([(model[0].weight != 0).flatten(), (model[2].weight != 0).flatten()])
+    assert torch.equal(found, expected)
+
+
+def test_the_closed_form_of_a_quadratic() -> None:
+    """L = ½ θᵀAθ has gradient Aθ and Hessian A: the score is -θ ∘ (A A θ)."""
+    torch.manual_seed(1)
+    root = torch.randn(20, 20, dtype=torch.float64)
+    a = root @ root.T / 20
+    model = nn.Linear(20, 1, bias=False).double()
+    theta = model.weight.detach().clone().flatten()
+    temperature = 3.0
+
+    def loss(outputs: Tensor, _: Tensor) -> Tensor:  # the inputs are the unit matrix: outputs · temperature are θ
+        theta = outputs.flatten() * temperature
+        return theta @ a @ theta / 2
+
+    data = [(torch.eye(20).double(), torch.zeros(20))]
+    rp.prune(model, rp.methods.GraSP(temperature=temperature), sparsity=0.7, data=data, loss_fn=loss)
+    assert torch.equal((model.weight != 0).flatten(), kept_of(theta * (a @ (a @ theta)), 6))
+
+
+def test_scaling_the_loss_changes_nothing() -> None:
+    def masks(scale: float) -> list[Tensor]:
+        model = cnn()
+        rp.prune(model, "grasp", sparsity=0.9, data=[batch(1)], loss_fn=lambda o, t: scale * CE(o, t))
+        return [p.detach() != 0 for p in model.parameters() if p.ndim > 1]
+
+    assert all(torch.equal(a, b) for a, b in zip(masks(1.0), masks(4096.0)))
+
+
+def test_attention_has_a_second_derivative() -> None:
+    """The fused attention kernels have none; the exact count shows that the plain ones were taken."""
+    model = vit()
+    report = rp.prune(model, "grasp", sparsity=0.9, data=[batch(1)], loss_fn=CE)
+    assert report.kept == round(0.1 * report.total)
