@@ -1,0 +1,111 @@
+"""Latency and throughput of the engine beside others, in turns, outputs compared."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .compiled import compile
+from .engine import default_threads
+from .peers import PEERS, Absent, Run, timed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine's times over all rounds."""
+
+    name: str
+    minimum: float
+    median: float
+    images_per_second: float
+    error: float  # largest difference from torch, as a share of the output's scale
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """All engines, and those left out with the reason."""
+
+    rows: tuple[Row, ...]
+    absent: dict[str, str]
+    threads: int
+    batch: int
+    rounds: int
+    compiled: str
+
+    def ratio(self, name: str) -> float:
+        """How many times faster the engine is than another, by medians."""
+        found = {row.name: row for row in self.rows}
+        return found[name].median / found["rankprune"].median
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"batch {self.batch}, {self.threads} threads, {self.rounds} rounds in turns; {self.compiled}"]
+        lines.append(f"{'engine':<14} {'min ms':>9} {'median ms':>10} {'images/s':>9} {'x rankprune':>12} {'error':>9}")
+        for row in self.rows:
+            times = f"{row.minimum * 1e3:>9.2f} {row.median * 1e3:>10.2f} {row.images_per_second:>9.1f}"
+            lines.append(f"{row.name:<14} {times} {self.ratio(row.name):>12.2f} {row.error:>9.1e}")
+        return "\n".join([*lines, *(f"{name} is left out: {why}" for name, why in self.absent.items())])
+
+
+def benchmark(
+    model: nn.Module,
+    example: Tensor,
+    against: Sequence[str] = ("torch", "onnxruntime"),
+    threads: int | None = None,
+    deepsparse_env: str | None = None,
+    rounds: int = 15,
+) -> Benchmark:
+    """Measure the compiled model and others on the example, one run each a round."""
+    if unknown := [name for name in against if name not in PEERS]:
+        raise ValueError(f"there is no engine {unknown[0]} to compare with: choose among {', '.join(PEERS)}")
+    threads = default_threads() if threads is None else threads
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _measure(
+    model: nn.Module, example: Tensor, against: Sequence[str], threads: int, environment: str | None, rounds: int,
+    folder: Path,
+) -> Benchmark:  # fmt: skip
+    fast = compile(model, example, threads)
+    engines: dict[str, Run] = {"rankprune": lambda x: timed(lambda: fast(torch.from_numpy(x)).numpy())}
+    absent = {}
+    for name in against:
+        try:
+            engines[name] = PEERS[name](model, example, threads, folder, environment)
+        except Absent as reason:
+            absent[name] = str(reason)
+    # Zeros would be too easy for some.
+    x = torch.randn(example.shape, generator=torch.Generator().manual_seed(0)).numpy()
+    with torch.inference_mode():
+        want = model(torch.from_numpy(x)).numpy()
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    error: dict[str, float] = {}
+    for turn in range(2 + rounds):
+        for name, run in engines.items():
+            # A first run wakes the threads that slept during the others' turns; the second counts.
+            run(x)
+            spent, got = run(x)
+            error[name] = float(abs(got - want).max() / abs(want).max())
+            if turn >= 2:
+                seconds[name].append(spent)
+    batch = example.shape[0]
+    rows = tuple(
+        Row(name, min(s), statistics.median(s), batch / statistics.median(s), error[name])
+        for name, s in seconds.items()
+    )
+    return Benchmark(rows, absent, threads, batch, rounds, str(fast.report))

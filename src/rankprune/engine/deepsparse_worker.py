@@ -1,0 +1,26 @@
+"""Run by the Python of DeepSparse's own environment: answers each line on stdin with the seconds of one run."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    import deepsparse
+    import numpy as np
+
+    model, batch, threads, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+    engine = deepsparse.compile_model(model, batch, num_cores=threads)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        x = np.load(folder / "in.npy")
+        start = time.perf_counter()
+        found = engine.run([x])[0]
+        spent = time.perf_counter() - start
+        np.save(folder / "out.npy", found)
+        print(json.dumps(spent), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""The comparison with other engines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rankprune.engine.benchmark import benchmark
+from rankprune.models import create_model
+
+
+def test_engines_in_turns_agree_and_absent_ones_are_named(tmp_path, monkeypatch):
+    import rankprune.engine.tuning as tuning
+
+    monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
+    torch.manual_seed(0)
+    model = create_model("cifar-resnet20", 10).eval()
+    found = benchmark(model, torch.zeros(2, 3, 32, 32), ("torch", "deepsparse"), threads=1, rounds=3)
+    assert [row.name for row in found.rows] == ["rankprune", "torch"]
+    assert all(0 < row.minimum <= row.median and row.error < 1e-4 for row in found.rows)
+    assert found.ratio("rankprune") == 1
+    assert "environment of its own" in found.absent["deepsparse"]
+    assert "deepsparse is left out" in str(found)
+    with pytest.raises(ValueError, match="no engine tensorrt"):
+        benchmark(model, torch.zeros(1, 3, 32, 32), ("tensorrt",))
