@@ -53,6 +53,13 @@ Ranks, density, MACs and dead filters of each layer.
   rankprune analyze runs/fashion-rpg-98-1a2b3c4d
   rankprune analyze resnet18.pth --model torchvision:resnet18 --delta 0.05
 """
+_BENCH = """\
+Latency and throughput of a network on the sparse engine, beside other engines, in turns.
+
+  rankprune bench runs/fashion-rpg-98-1a2b3c4d
+  rankprune bench w.safetensors --model torchvision:resnet50 --batch 16 --against torch,onnxruntime,openvino
+  rankprune bench cifar-vgg19 --against deepsparse --deepsparse ENVIRONMENT
+"""
 _COMPARE = """\
 A table of finished runs; runs that differ in their seed alone are one row.
 
@@ -127,6 +134,16 @@ def build_parser() -> argparse.ArgumentParser:
     analyze.add_argument("--model", metavar="NAME", help="whose weights these are; a run knows it")
     analyze.add_argument("--delta", type=float, default=0.1, metavar="D", help="of the δ-rank (default: %(default)s)")
     analyze.add_argument("--image-size", type=int, metavar="N", help="pixels, for the MACs")
+
+    bench = command("bench", "time a network on the sparse engine beside others", _BENCH, "bench")
+    bench.add_argument("model_or_file", metavar="MODEL", help="a run folder, a weights file, or a model's name")
+    bench.add_argument("--model", metavar="NAME", help="whose weights a file holds; a run knows it")
+    engines = "of torch, compile, onnxruntime, openvino, deepsparse (default: %(default)s)"
+    bench.add_argument("--against", default="torch,onnxruntime", metavar="LIST", help=engines)
+    bench.add_argument("--deepsparse", metavar="DIR", help="a virtual environment that has deepsparse==1.8.0")
+    bench.add_argument("--batch", type=int, default=1, metavar="N", help="images at once (default: %(default)s)")
+    bench.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+    bench.add_argument("--image-size", type=int, metavar="N", help="pixels, where the file does not say")
 
     recipes = command("recipes", "list recipes", "List the recipes that can be run by name.", "lists")
     recipes.add_argument("pattern", nargs="?", default="*", help="a shell pattern, such as 'cifar10-cpu-*-98'")
