@@ -134,7 +134,7 @@ class Site:
     def hide(self, tensor: Tensor) -> None:
         """Write exact zeros, in place, outside the mask: a NaN there is gone as well.
 
-        As integers, value & (all ones or none): half the time of `where`, and unlike a product it clears a NaN.
+        As integers, value & (all ones or none): cheaper than `where`, and unlike a product it clears a NaN.
         """
         if self.mask.device != tensor.device:
             self.mask = self.mask.to(tensor.device)
