@@ -11,15 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import struct
-import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .._atomic import write_atomic
 from .check import check
 from .graph import Graph, Node, Weight
 from .packing import Choice
@@ -73,7 +72,7 @@ def write(path: str | Path, graph: Graph, choices: Choices) -> int:
         body += blob.tobytes()
         body += bytes(-blob.nbytes % _ALIGN)
     data = _HEAD.pack(MAGIC, VERSION, len(text), hashlib.sha256(body).digest()) + bytes(body)
-    _replace(Path(path), data)
+    write_atomic(Path(path), data)
     return len(data)
 
 
@@ -153,16 +152,3 @@ def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 40:
         raise DamagedPlan(f"is not a sound plan: {value!r} where a count belongs")
     return value
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -19,8 +19,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from .._atomic import write_atomic
 from . import _codes
-from ._atomic import write_atomic
 
 Values = Literal["exact", "float16", "bfloat16"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from rankprune.formats._atomic import write_atomic
+from rankprune._atomic import write_atomic
 
 from .errors import RunError
 from .folder import writing

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rankprune.formats._atomic import write_atomic
+from rankprune._atomic import write_atomic
 from rankprune.recipes.load import fingerprint, to_dict
 from rankprune.recipes.schema import Recipe
 from rankprune.recipes.yaml_file import dump
