@@ -1,10 +1,24 @@
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from rankprune.data.augment import Crops, crop_and_mirror, draw_crops, halve, normalize
+from rankprune.data import DataError
+from rankprune.data.augment import (
+    Crops,
+    crop_and_mirror,
+    draw_crops,
+    halve,
+    mixer,
+    normalize,
+    rand_augment,
+    reseed,
+    seeded,
+)
 
 
 def test_crop_and_mirror_by_hand() -> None:
@@ -57,3 +71,42 @@ def test_normalize_agrees_with_torchvision() -> None:
     expected = transforms.Normalize(mean, std)(images.float() / 255)
     torch.testing.assert_close(normalize(images, torch.tensor(mean), torch.tensor(std)), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(images, before)
+
+
+def test_seeded_starts_all_three_generators_and_leaves_no_trace() -> None:
+    def draw() -> tuple[float, float, float]:
+        return float(torch.rand(())), float(np.random.rand()), random.random()
+
+    reseed(1)
+    outside = draw()
+    reseed(1)
+    with seeded(5):
+        inside = draw()
+    assert draw() == outside
+    reseed(5)
+    assert draw() == inside
+
+
+def test_mixed_labels_are_the_shares_of_the_two_images() -> None:
+    pytest.importorskip("timm")
+    images = torch.arange(8.0).view(8, 1, 1, 1).repeat(1, 1, 4, 4)
+    labels = torch.arange(8)
+    reseed(3)
+    mixed, soft = mixer(1.0, 0.0, 1.0, 0.0, 0.0, 8)(images.clone(), labels)
+    assert torch.allclose(soft.sum(1), torch.ones(8))
+    assert torch.allclose(mixed[:, 0, 0, 0], soft @ torch.arange(8.0), atol=1e-5)
+    assert not torch.equal(mixed, images)
+    reseed(3)
+    again, _ = mixer(1.0, 0.0, 1.0, 0.0, 0.0, 8)(images.clone(), labels)
+    assert torch.equal(again, mixed)
+    reseed(3)
+    cut, soft = mixer(0.0, 1.0, 1.0, 0.0, 0.0, 8)(images.clone(), labels)
+    assert set(cut[0].unique().tolist()) <= {0.0, 7.0}
+    assert cut[0].mean() / 7 == pytest.approx(float(soft[0, 7]))
+
+
+def test_a_policy_that_is_none_is_one_sentence() -> None:
+    pytest.importorskip("timm")
+    for policy in ("augmix", "rand-q9"):
+        with pytest.raises(DataError, match="rand_augment"):
+            rand_augment(policy, 32, (0.5, 0.5, 0.5))

@@ -162,3 +162,17 @@ def test_imagenette(real_data: Path) -> None:
     data = load_data("imagefolder", real_data / "imagenette2-96", image_size=32, batch_size=64)
     assert (data.num_classes, data.train_size, data.test_size) == (10, 1200, 400)
     assert next(data.train(0))[0].shape == (64, 3, 32, 32)
+
+
+def test_rand_augment_and_erasing_belong_to_the_sample(folder: Path) -> None:
+    """Whatever was drawn before, in any worker, a sample of an epoch is varied in the same way."""
+    pytest.importorskip("timm")
+    options = {"image_size": 24, "batch_size": 4, "rand_augment": "rand-m9-mstd0.5-inc1", "erase": 0.25}
+    data = load_data("imagefolder", folder, **options)
+    whole = list(data.train(1))
+    np.random.rand(7)
+    assert same(list(data.train(1, 2)), whole[2:])
+    assert same(list(load_data("imagefolder", folder, workers=2, **options).train(1)), whole)
+    assert not same(list(load_data("imagefolder", folder, image_size=24, batch_size=4).train(1)), whole)
+    with pytest.raises(DataError, match="imagefolder"):
+        load_data("fashion", rand_augment="rand-m9")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from rankprune.data.augment import rand_augment, random_erasing, seeded
 from rankprune.data.base import IGNORE, STATISTICS, Batch, DataModule
 from rankprune.data.errors import DataError
 from rankprune.data.sampling import Sampling, evenly, seed_of
@@ -40,15 +41,12 @@ class Folder(Dataset):
     def __getitem__(self, key: Key) -> tuple[Tensor, int] | DataError:
         seed, index = key
         path, label = self.samples[max(index, 0)]
-        # torchvision draws from the global generator: give each sample its own, and leave no trace.
-        state = torch.default_generator.get_state()
-        torch.default_generator.manual_seed(seed)
         try:
-            image: Tensor = self.transform(self.load(path))
+            # torchvision and timm draw from the global generators: give each sample its own, and leave no trace.
+            with seeded(seed):
+                image: Tensor = self.transform(self.load(path))
         except (OSError, SyntaxError, ValueError) as error:  # Pillow's three ways to refuse a damaged file
             return DataError(f"{path} is not a readable image ({type(error).__name__}): replace or remove it.")
-        finally:
-            torch.default_generator.set_state(state)
         return image, (label if index >= 0 else IGNORE)
 
 
@@ -75,6 +73,8 @@ class FolderData(DataModule):
         augment: bool = True,
         limits: tuple[int | None, int | None] = (None, None),
         workers: int = 0,
+        policy: str | None = None,
+        erase: float = 0.0,
     ) -> None:
         if not root.is_dir():
             raise DataError(f"There is no data folder {root}: give the one that holds train/ and val/.")
@@ -82,7 +82,7 @@ class FolderData(DataModule):
         for needed in (root / "train", held_out):
             if not needed.is_dir():
                 raise DataError(f"{root} is incomplete: of train/ and val/ (or test/), {needed.name}/ is missing.")
-        exact, varied = _transforms(image_size, statistics)
+        exact, varied = _transforms(image_size, statistics, policy, erase)
         self.train_set = Folder(root / "train", varied if augment else exact, limits[0])
         self.test_set = Folder(held_out, exact, limits[1])
         classes = self.train_set.classes
@@ -142,11 +142,15 @@ def _start(loader: DataLoader) -> Iterator[Any]:
     return iterator
 
 
-def _transforms(size: int, statistics: str) -> tuple[Any, Any]:
-    """(for testing, for training): centre crop, in the usual proportion 224 : 256; random resized crop and mirror."""
+def _transforms(size: int, statistics: str, policy: str | None, erase: float) -> tuple[Any, Any]:
+    """(for testing, for training): centre crop, in the usual proportion 224 : 256; random resized crop and mirror,
+    and where asked for RandAugment before and erasing after."""
     T = need("torchvision.transforms", "vision", "An image folder")
     if size < 1:
         raise DataError(f"image_size={size} must be at least 1.")
     end = [T.ToTensor(), T.Normalize(*STATISTICS[statistics])]
     exact = T.Compose([T.Resize(round(size / 0.875)), T.CenterCrop(size), *end])
-    return exact, T.Compose([T.RandomResizedCrop(size), T.RandomHorizontalFlip(), *end])
+    varied = [T.RandomResizedCrop(size), T.RandomHorizontalFlip()]
+    if policy is not None:
+        varied.append(rand_augment(policy, size, STATISTICS[statistics][0]))
+    return exact, T.Compose([*varied, *end, *([random_erasing(erase)] if erase else [])])

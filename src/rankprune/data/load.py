@@ -28,6 +28,8 @@ def load_data(
     batch_size: int = 128,
     seed: int = 0,
     augment: bool = True,
+    rand_augment: str | None = None,
+    erase: float = 0.0,
     normalize: str | None = None,
     limit_train: int | None = None,
     limit_test: int | None = None,
@@ -40,7 +42,8 @@ def load_data(
 
     ``image_size``: 28 or 14 for fashion, 32 or 16 for cifar10, any (224) for imagefolder. ``batch_size`` counts one
     rank's samples. ``normalize`` takes another data set's mean and std ("cifar10", "fashion", "imagenet"), as
-    weights trained with them need. The limits keep so many images, spread over the set. ``workers`` decode an
+    weights trained with them need. ``rand_augment`` (a policy of timm's) and ``erase`` (a chance) vary an
+    imagefolder's images further. The limits keep so many images, spread over the set. ``workers`` decode an
     imagefolder; ``download`` fetches a missing cifar10 (call it on one rank first).
     """
     if name not in _NAMES:
@@ -48,6 +51,8 @@ def load_data(
         raise DataError(f"There is no data set named {name!r}: the nearest is {nearest!r}, of {', '.join(_NAMES)}.")
     if normalize is not None and normalize not in STATISTICS:
         raise DataError(f"normalize={normalize!r} is unknown: it is one of {', '.join(STATISTICS)}.")
+    if name != "imagefolder" and (rand_augment or erase):
+        raise DataError(f"rand_augment and erase are for an imagefolder, and the data set is {name}: leave them out.")
     if name == "fashion":
         images = read_fashion()
     elif root is None:
@@ -64,6 +69,8 @@ def load_data(
             augment,
             (limit_train, limit_test),
             workers,
+            rand_augment,
+            erase,
         )
     else:
         if download:

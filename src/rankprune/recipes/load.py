@@ -20,8 +20,8 @@ from .schema import Method, Recipe
 
 from pydantic import TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
 
-# Where data lie and how often a run is saved do not make it another run.
-_NOT_IN_HASH = {"data": {"root", "workers", "download"}, "save": True}
+# Where data lie, how a run is spread over processes and how often it is saved do not make it another run.
+_NOT_IN_HASH = {"data": {"root", "workers", "download"}, "save": True, "parallel": True}
 
 
 def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -99,14 +99,18 @@ def _checked(method: Method, name: str) -> Method:
     """The method with its hyper-parameters in the types of its class."""
     try:
         cls = method_info(base_method(method.name)).cls
-        for extra in method.name.split("+")[1:]:
-            create_extra(extra)
-    except ValueError as error:
+        extras = {extra: method.hyper.get(extra, {}) for extra in method.name.split("+")[1:]}
+        for extra, options in extras.items():
+            create_extra(extra, **options)
+    except (TypeError, ValueError) as error:
         raise RecipeError(f"{name}: {error}") from None
     hints = get_type_hints(cls)
     hints = {f.name: hints[f.name] for f in fields(cls) if f.init and f.name != "sparsity"}
     typed = {}
     for key, value in method.hyper.items():
+        if key in extras:  # its options, checked above
+            typed[key] = value
+            continue
         if key not in hints:
             known = [*hints, *Method.model_fields]
             raise RecipeError(f"{name}: {method.name} has no hyper-parameter {key!r}: {nearest(key, known)}")

@@ -21,16 +21,20 @@ class Data(Section):
     image_size: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=128, ge=1)
     augment: bool = True
+    rand_augment: str | None = None  # timm's, of an imagefolder: rand-m9-mstd0.5-inc1
+    erase: float = Field(default=0, ge=0, le=1)  # chance that a patch of an imagefolder's image is erased
     normalize: str | None = None
     limit_train: int | None = Field(default=None, ge=1)
     limit_test: int | None = Field(default=None, ge=1)
+    repeats: int = Field(default=1, ge=1)  # repeated augmentation: versions of an image in a row
+    steps_per_epoch: int | None = Field(default=None, ge=1)  # an epoch of so many batches, not of all images
     workers: int = Field(default=0, ge=0)
     download: bool = False
 
 
 class Model(Section):
     name: str
-    pretrained: bool = False
+    pretrained: bool | str = False  # True: the library's default weights; or their name: IMAGENET1K_V1
     weights: str | None = None  # a local file to start from
     args: dict[str, Any] = {}  # for the model's own constructor
 
@@ -94,6 +98,21 @@ class Distill(Section):
     args: dict[str, Any] = {}
 
 
+class Mix(Section):
+    """timm's mixup and cutmix, whose alphas may be 0 for one of the two."""
+
+    mixup: float = Field(default=0.8, ge=0)
+    cutmix: float = Field(default=1.0, ge=0)
+    prob: float = Field(default=1.0, ge=0, le=1)
+    switch_prob: float = Field(default=0.5, ge=0, le=1)  # of cutmix, where both are on
+
+    @model_validator(mode="after")
+    def one_of_them(self) -> Mix:
+        if not self.mixup and not self.cutmix:
+            raise ValueError("mixup and cutmix are both 0: leave mix out")
+        return self
+
+
 class Save(Section):
     """A checkpoint after each epoch, and besides after so many optimizer steps or seconds."""
 
@@ -111,16 +130,19 @@ class Recipe(Section):
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
     label_smoothing: float = Field(default=0, ge=0, lt=1)
+    mix: Mix | None = None
     accumulate: int = Field(default=1, ge=1)  # batches to one optimizer step
     clip_norm: float | None = Field(default=None, gt=0)
     amp: Literal["off", "bf16", "fp16"] = "off"
     channels_last: bool = False
     compile: bool = False
     device: str = "auto"
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun: whole copies of the model, or shards of it
     ema: Ema | None = None
     distill: Distill | None = None
     save: Save = Save()
     delta: float = Field(default=0.1, gt=0, lt=1)  # at which the result's δ-rank is taken
+    note: str = ""  # what a reader of the result should know
 
     @model_validator(mode="before")
     @classmethod
