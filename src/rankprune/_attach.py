@@ -46,8 +46,8 @@ def build_groups(
         sites = [s for s in sites if s not in mine]
         if not mine:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
-        spec, named = split_extras(spec)
-        made, added = as_method(spec, sparsity, hyper), (*named, *extras)
+        spec, named, own = split_extras(spec, hyper)
+        made, added = as_method(spec, sparsity, own), (*named, *extras)
         for extra in added:
             extra.check(made)
         groups.append(Group(made, mine, total_steps, seed, added, model, sources.data, sources.loss_fn))
@@ -59,14 +59,15 @@ def build_groups(
     return groups, left_out
 
 
-def split_extras(spec: Any) -> tuple[Any, list[Extra]]:
-    """A name such as "acdc+ham" is a method and the extras to add to it."""
+def split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
+    """A name such as "acdc+ham" is a method and the extras to add to it; `ham={"alpha": 100}` is for the extra."""
     if not isinstance(spec, str) or "+" not in spec:
-        return spec, []
+        return spec, [], hyper
     from .extras import create_extra
 
     name, *extras = spec.split("+")
-    return name, [create_extra(extra) for extra in extras]
+    made = [create_extra(extra, **hyper.get(extra, {})) for extra in extras]
+    return name, made, {key: value for key, value in hyper.items() if key not in extras}
 
 
 def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Method:

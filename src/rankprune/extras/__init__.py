@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+from dataclasses import fields
+from typing import Any
 
 from .._registry import nearest
 from ..method import Extra
@@ -22,8 +24,11 @@ def list_extras(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(_EXTRAS, pattern))
 
 
-def create_extra(name: str) -> Extra:
-    """An extra with its defaults; an unknown name is an error that names the nearest."""
+def create_extra(name: str, **options: Any) -> Extra:
+    """An extra by name; an unknown name or option is an error that names the nearest."""
     if name not in _EXTRAS:
         raise ValueError(f"there is no extra {name!r}: {nearest(name, _EXTRAS)}")
-    return _EXTRAS[name]()
+    known = [option.name for option in fields(_EXTRAS[name])]  # type: ignore[arg-type]
+    if unknown := [option for option in options if option not in known]:
+        raise ValueError(f"{name} has no option {unknown[0]!r}: {nearest(unknown[0], known)}")
+    return _EXTRAS[name](**options)

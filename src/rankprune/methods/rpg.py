@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from .. import rank
+from .._site import seeded
 from ..method import DropGrow, Gradual, Group, Site, register
 from ..schedules import Value, value_at
+from ._rank_work import rank_gradients
 
 # λ and δ̃ of the authors' ImageNet runs; between them the nearest listed sparsity below holds.
 PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0.2)}
@@ -31,9 +33,11 @@ class RPG(Gradual, DropGrow):
     delta: Value | None = field(default=None, kw_only=True)
     rank_reduction: Literal["mean", "sum"] = field(default="mean", kw_only=True)  # the code's; the paper writes a sum
     rank_layers: Literal["conv", "all"] = field(default="conv", kw_only=True)
+    rank_signal: Literal["rank", "noise"] = field(default="rank", kw_only=True)  # noise: a control, not a method
 
     def __post_init__(self) -> None:
-        for name, allowed in (("rank_reduction", ("mean", "sum")), ("rank_layers", ("conv", "all"))):
+        choices = {"rank_reduction": ("mean", "sum"), "rank_layers": ("conv", "all"), "rank_signal": ("rank", "noise")}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
 
@@ -46,7 +50,9 @@ class RPG(Gradual, DropGrow):
             warnings.warn("no convolution among the prunable weights: pass rank_layers='all'", stacklevel=2)
         lam, delta = (value_at(value, group.step) for value in self.coefficients())
         if lam and self.replaces_step():
-            set_rank_gradients(steered, lam, delta, self.rank_reduction)
+            set_rank_gradients(steered, lam, delta, self.rank_reduction, group.model)
+            for site in steered if self.rank_signal == "noise" else ():
+                site.scratch = noise_like(site)
         super().update(group)
 
     def grow_score(self, site: Site) -> Tensor:
@@ -60,10 +66,18 @@ class RPG(Gradual, DropGrow):
         return lam if self.lam is None else self.lam, delta if self.delta is None else self.delta
 
 
-def set_rank_gradients(sites: Sequence[Site], lam: float, delta: float, reduction: str) -> None:
+def set_rank_gradients(
+    sites: Sequence[Site], lam: float, delta: float, reduction: str, model: nn.Module | None = None
+) -> None:
     """λ times the gradient of the network's rank loss into each site's scratch; an empty layer does not count."""
-    weights = [site.whole(site.weight) for site in sites]
-    grads = rank.rank_grads([w.transpose(0, 1) if s.transposed else w for w, s in zip(weights, sites)], delta)
-    layers = sum(bool(w.count_nonzero()) for w in weights) if reduction == "mean" else 1
-    for site, grad in zip(sites, grads):
-        site.scratch = site.part(grad.transpose(0, 1) if site.transposed else grad).mul_(lam / max(layers, 1))
+    layers = sum(site.count(site.weight) > 0 for site in sites) if reduction == "mean" else 1
+    for site, grad in zip(sites, rank_gradients(sites, delta, model)):
+        site.scratch = grad.mul_(lam / max(layers, 1))
+
+
+def noise_like(site: Site) -> Tensor:
+    """Normal noise with the root mean square that the rank gradient has where the weight is out and could be grown."""
+    grad, out = site.whole(cast(Tensor, site.scratch)), site.whole(~site.mask)
+    size = (grad[out] if bool(out.any()) else grad).square().mean().sqrt()
+    noise = torch.randn(grad.shape, generator=seeded(site.seed, site.step, f"{site.key}/noise"))
+    return site.part(noise.to(grad) * size)
