@@ -55,13 +55,31 @@ class RowShards:
         return int(self.sum(mine)[: self.rank].sum())
 
     def gather(self, part: Tensor) -> Tensor:
-        """The whole tensor from its parts (padded to equal size for the wire)."""
-        most = max(self.rows)
-        padded = part.new_zeros((most, *part.shape[1:]))
-        padded[: part.shape[0]] = part
+        """The whole tensor from its parts."""
+        padded = self._padded(part)
         parts = [torch.empty_like(padded) for _ in self.rows]
         dist.all_gather(parts, padded, group=self.group)
         return torch.cat([p[:r] for p, r in zip(parts, self.rows)])
+
+    def gather_on(self, owner: int, part: Tensor) -> Tensor | None:
+        """The whole tensor on one rank, None on the others."""
+        padded = self._padded(part)
+        parts = [torch.empty_like(padded) for _ in self.rows] if self.rank == owner else None
+        dist.gather(padded, parts, dst=dist.get_global_rank(self.group, owner), group=self.group)
+        return None if parts is None else torch.cat([p[:r] for p, r in zip(parts, self.rows)])
+
+    def scatter_from(self, owner: int, whole: Tensor | None, like: Tensor) -> Tensor:
+        """This rank's part, as large as `like`, of a tensor that lies whole on one rank."""
+        parts = None if whole is None else [self._padded(p) for p in whole.contiguous().split(self.rows)]
+        mine = like.new_empty((max(self.rows), *like.shape[1:]))
+        dist.scatter(mine, parts, src=dist.get_global_rank(self.group, owner), group=self.group)
+        return mine[: like.shape[0]]
+
+    def _padded(self, part: Tensor) -> Tensor:
+        """With as many rows as the largest part: the wire wants equal sizes."""
+        padded = part.new_zeros((max(self.rows), *part.shape[1:]))
+        padded[: part.shape[0]] = part
+        return padded
 
     def scatter(self, whole: Tensor) -> Tensor:
         """This rank's part of the whole tensor."""

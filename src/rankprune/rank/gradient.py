@@ -48,12 +48,13 @@ def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
                 out[i] = grad
 
     with _full_float32():
-        share_out(work, batches.values(), cost=lambda members: _cost(weights[members[0]]))
+        share_out(work, batches.values(), cost=lambda members: cost(tuple(matrix(weights[members[0]]).shape)))
     return out
 
 
-def _cost(W: Tensor) -> int:
-    m, n = sorted(matrix(W).shape)
+def cost(shape: Sequence[int]) -> int:
+    """Multiplications of one matrix's rank gradient, to compare layers by."""
+    m, n = sorted(shape)
     return m * m * (4 * m + 2 * n)
 
 
