@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import rankprune as rp
 from rankprune import flops
 
 IMAGES = 1_281_167
@@ -172,3 +173,9 @@ def test_deit_small() -> None:
     report = flops.count(model, torch.zeros(1, 3, 224, 224))
     assert sum(math.prod(r.shape) for r in report.rows) == 21_912_576
     assert report.dense == 196 * 294_912 + 197 * 12 * 1_769_472 + 384_000
+
+
+def test_training_cost_is_known_for_every_method() -> None:
+    for name in rp.list_methods():
+        share = flops.training_flops(name, 0.1, backward=0.2)
+        assert 0.1 <= share <= (2 * 0.1 + 1) / 3 + 1e-12, name  # between all sparse and a dense weight gradient each step

@@ -176,6 +176,13 @@ def _attention_hook(name: str, uses: _Uses) -> Callable[..., None]:
     return record
 
 
+# All three passes at the density of the step: the mean over the course is the cost.
+_BY_COURSE = ("static", "random", "snip", "grasp", "set", "deepr", "dsr", "magnitude", "gmp", "acdc", "pbw", "lth",
+              "woodfisher", "mlprune")  # fmt: skip
+# Forward and input gradient sparse, but every weight (or latent) has its gradient at every step.
+_DENSE_GRADIENT = ("snfs", "str", "probmask", "powerprop", "feather", "st3")
+
+
 def training_flops(
     method: str,
     f: float | Sequence[float],
@@ -196,21 +203,19 @@ def training_flops(
     mean = math.fsum(course) / len(course)
     if method == "dense":
         share = 1.0
-    elif method in ("static", "random", "snip", "grasp", "set"):
+    elif method in _BY_COURSE:
         share = mean
-    elif method == "rigl":  # Evci et al. 2020, App. H: one dense weight gradient in every + 1 steps
+    elif method in ("rigl", "svite"):  # Evci et al. 2020, App. H: one dense weight gradient in every + 1 steps
         share = (3 * mean * every + 2 * mean + 1) / (3 * (every + 1))
-    elif method == "snfs":  # a dense weight gradient at each step
+    elif method in _DENSE_GRADIENT:
         share = (2 * mean + 1) / 3
     elif method == "topkast":
         share = (2 * mean + backward) / 3
-    elif method in ("gmp", "acdc"):  # the mean over the schedule, or over dense and sparse phases
-        share = mean
-    elif method == "rpg":  # GMP's course, and a dense weight gradient in every `every` steps while masks move
+    elif method in ("rpg", "granet"):  # GMP's course, and a dense weight gradient in `every` steps while masks move
         moving = course[: max(1, round(update_end * len(course)))]
         share = mean + math.fsum(1 - x for x in moving) / (3 * every * len(moving)) * update_end
     else:
-        known = "dense, static, random, snip, grasp, set, rigl, snfs, topkast, gmp, acdc, rpg"
+        known = ", ".join(("dense", *_BY_COURSE, *_DENSE_GRADIENT, "rigl", "svite", "topkast", "rpg", "granet"))
         raise ValueError(f"No training cost is known for method '{method}'; choose one of {known}.")
     return share + extra
 
