@@ -20,8 +20,13 @@ class BadCode(ValueError):
 
 def best(indices: Indices, size: int) -> tuple[str, int, bytes]:
     """The shortest code of these indices: its name, its parameter, its bytes."""
-    codes = _candidates(indices, size)
-    return min(((name, k, encode(indices, size, k)) for name, k, encode in codes), key=lambda code: len(code[2]))
+    gaps = _gaps(indices)
+    _, name, k = min((_length(name, k, gaps, size), name, k) for name, k in candidates(indices.size, size))
+    return name, k, encode(name, k, indices, size)
+
+
+def encode(name: str, parameter: int, indices: Indices, size: int) -> bytes:
+    return _ENCODERS[name](indices, size, parameter)
 
 
 def decode(name: str, parameter: int, data: bytes, count: int, size: int) -> Indices:
@@ -38,11 +43,20 @@ def decode(name: str, parameter: int, data: bytes, count: int, size: int) -> Ind
     return indices
 
 
-def _candidates(indices: Indices, size: int) -> list[tuple[str, int, Callable[[Indices, int, int], bytes]]]:
-    mean = size / max(indices.size, 1)
+def candidates(count: int, size: int) -> list[tuple[str, int]]:
+    """Codes worth trying for so many non-zeros: name and parameter."""
+    mean = size / max(count, 1)
     bits = max(0, int(np.log2(max(mean * 0.69, 1))))  # the best Rice parameter is near log2 of the median gap
-    rice = [("rice", k, _encode_rice) for k in {max(bits - 1, 0), bits, bits + 1}]
-    return [("gap8", 8, _encode_gaps), ("gap16", 16, _encode_gaps), ("bitmap", 0, _encode_bitmap), *sorted(rice)]
+    return [("gap8", 8), ("gap16", 16), ("bitmap", 0), *(("rice", k) for k in sorted({max(bits - 1, 0), bits, bits + 1}))]
+
+
+def _length(name: str, k: int, gaps: Indices, size: int) -> int:
+    """Bytes of a code, without making it."""
+    if name == "bitmap":
+        return (size + 7) // 8
+    if name == "rice":
+        return (gaps.size * k + 7) // 8 + (int((gaps >> k).sum()) + gaps.size + 7) // 8
+    return (int((gaps // ((1 << k) - 1)).sum()) + gaps.size) * (k // 8)
 
 
 def _gaps(indices: Indices) -> Indices:
@@ -87,7 +101,9 @@ def _decode_bitmap(data: NDArray[np.uint8], _: int, count: int, size: int) -> In
 def _encode_rice(indices: Indices, size: int, k: int) -> bytes:
     """First all remainders, k bits each, then all quotients in unary."""
     gaps = _gaps(indices)
-    low = ((gaps[:, None] >> np.arange(k)) & 1).astype(np.uint8)
+    low = np.empty((gaps.size, k), np.uint8)
+    for bit in range(k):
+        low[:, bit] = (gaps >> bit) & 1
     quotients = gaps >> k
     unary = np.zeros(int((quotients + 1).sum()), np.uint8)
     unary[np.cumsum(quotients + 1) - 1] = 1
@@ -98,8 +114,10 @@ def _decode_rice(data: NDArray[np.uint8], k: int, count: int, size: int) -> Indi
     head = (count * k + 7) // 8
     if not 0 <= k <= 40 or data.size < head:
         raise BadCode(f"{data.size} bytes of Rice code")
-    low = np.unpackbits(data[:head], count=count * k).reshape(count, k).astype(np.int64)
-    remainders = (low << np.arange(k, dtype=np.int64)).sum(1)
+    low = np.unpackbits(data[:head], count=count * k).reshape(count, k)
+    remainders = np.zeros(count, np.int64)
+    for bit in range(k):  # by columns: a matrix of 64-bit numbers would be many times the code
+        remainders |= low[:, bit].astype(np.int64) << bit
     ones = np.flatnonzero(np.unpackbits(data[head:]))
     if ones.size != count:
         raise BadCode(f"{ones.size} of {count} quotients")
@@ -109,6 +127,12 @@ def _decode_rice(data: NDArray[np.uint8], k: int, count: int, size: int) -> Indi
     return np.cumsum((quotients << k) + remainders + 1) - 1
 
 
+_ENCODERS: dict[str, Callable[[Indices, int, int], bytes]] = {
+    "gap8": _encode_gaps,
+    "gap16": _encode_gaps,
+    "bitmap": _encode_bitmap,
+    "rice": _encode_rice,
+}
 _DECODERS: dict[str, Callable[[NDArray[np.uint8], int, int, int], Indices]] = {
     "gap8": _decode_gaps,
     "gap16": _decode_gaps,

@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import safetensors.torch
@@ -34,7 +34,7 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: V
 
     `values` may store the non-zeros of sparse tensors in half precision; "exact" is lossless to the bit.
     """
-    if values != "exact" and values not in _DTYPES:
+    if values not in get_args(Values):
         raise ValueError(f"values={values!r} is unknown: use 'exact', 'float16' or 'bfloat16'")
     state = model.state_dict() if isinstance(model, nn.Module) else model
     dense: dict[str, Tensor] = {}
@@ -50,7 +50,7 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: V
             continue
         first[where] = name
         tensor = tensor.cpu().contiguous()
-        entry, data = _pack(tensor, values)
+        entry, data = _pack(name, tensor, values)
         if entry is None:
             dense[name] = tensor.clone()
         else:
@@ -104,7 +104,7 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> Non
     model.load_state_dict(dict(state))
 
 
-def _pack(tensor: Tensor, values: Values) -> tuple[dict[str, Any] | None, bytes]:
+def _pack(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any] | None, bytes]:
     """A sparse tensor's entry and bytes; None where plain storage is no larger."""
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in _DTYPES or not tensor.numel():
@@ -115,8 +115,11 @@ def _pack(tensor: Tensor, values: Values) -> tuple[dict[str, Any] | None, bytes]
     if indices.numel() * tensor.element_size() >= plain:
         return None, b""
     stored = tensor.view(-1)[indices]
-    if values != "exact":
+    if values != "exact" and tensor.element_size() > 2:
         stored = stored.to(_DTYPES[values])
+        if bool((stored.isinf() & tensor.view(-1)[indices].isfinite()).any()):
+            largest = float(tensor[tensor.isfinite()].abs().max())
+            raise ValueError(f"{name} has weights up to {largest:.1e}, too large for {values}: use 'exact' or 'bfloat16'")
     code, parameter, data = _codes.best(indices.numpy(), tensor.numel())
     raw = stored.view(torch.uint8).numpy().tobytes()
     if len(data) + len(raw) >= plain:

@@ -1,0 +1,17 @@
+"""A model's state dict as an ordinary safetensors file, zeros and all, that any reader of the format takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors.torch
+from torch import nn
+
+from .._atomic import write_atomic
+
+
+def save_dense(model: nn.Module, path: str | Path) -> None:
+    """Write every entry of the state dict under its own name; the old file stays until the new one is complete."""
+    # Copies: the format has no ties, and a tied weight must be found under both names.
+    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    write_atomic(path, safetensors.torch.save(state, {"format": "pt"}))
