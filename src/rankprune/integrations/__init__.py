@@ -1,0 +1,1 @@
+"""Other people's loops: Lightning, Hugging Face Trainer, Accelerate. Each file needs its library alone."""

@@ -1,0 +1,41 @@
+"""Accelerate: `sp = attach(accelerator, model, optimizer, "rpg", sparsity=0.98, total_steps=T)`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from rankprune import sparsifier as core
+from rankprune.models.extra import need
+
+from ._state import logged, restore, save
+
+need("accelerate", "accelerate", "The hooks for Accelerate")
+
+from accelerate import Accelerator  # noqa: E402
+
+
+def attach(
+    accelerator: Accelerator, model: nn.Module, optimizer: Any, method: Any, **options: Any
+) -> core.Sparsifier:
+    """`rankprune.attach` on what `accelerator.prepare` returned; its state then is in `save_state` and `load_state`.
+
+    Not by `register_for_checkpointing`, which unpickles what it loads.
+    """
+    sparsifier = core.attach(model, optimizer, method, **options)
+
+    def on_save(models: Any, weights: Any, folder: str) -> None:
+        save(sparsifier, folder, accelerator.is_main_process)
+
+    def on_load(models: Any, folder: str) -> None:
+        restore(sparsifier, folder)
+
+    accelerator.register_save_state_pre_hook(on_save)
+    accelerator.register_load_state_pre_hook(on_load)
+    return sparsifier
+
+
+def log(accelerator: Accelerator, sparsifier: core.Sparsifier, step: int | None = None) -> None:
+    """Target and actual sparsity to the accelerator's trackers; on every rank, as sharded masks are counted by all."""
+    accelerator.log(logged(sparsifier), step=sparsifier.step if step is None else step)

@@ -1,0 +1,60 @@
+"""Lightning: `Trainer(callbacks=[SparsityCallback("rpg", sparsity=0.98)])`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rankprune.models.extra import need
+from rankprune.sparsifier import Sparsifier, attach
+
+from ._state import logged
+
+need("lightning.pytorch", "lightning", "The Lightning callback")
+
+import lightning.pytorch as pl  # noqa: E402
+
+
+class SparsityCallback(pl.Callback):
+    """Attaches when a fit starts and finalizes when it ends; its state lies in Lightning's own checkpoints.
+
+    Takes what `rankprune.attach` takes. `total_steps` is the trainer's own estimate unless given.
+    Logs `sparsity` and `target_sparsity` after each epoch.
+    """
+
+    def __init__(self, method: Any, *, total_steps: int | None = None, **options: Any) -> None:
+        self.method, self.total_steps, self.options = method, total_steps, options
+        self.sparsifier: Sparsifier | None = None
+        self._loaded: dict[str, Any] | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        steps = trainer.estimated_stepping_batches if self.total_steps is None else self.total_steps
+        if not math.isfinite(steps) or steps < 1:
+            raise ValueError(f"the trainer expects {steps} steps: set max_steps or max_epochs, or give total_steps")
+        self.sparsifier = attach(
+            pl_module, list(trainer.optimizers), self.method, total_steps=int(steps), **self.options
+        )
+        if self._loaded is not None:  # most strategies restore callbacks before there are optimizers
+            self.sparsifier.load_state_dict(self._loaded)
+            self._loaded = None
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert self.sparsifier is not None
+        pl_module.log_dict(logged(self.sparsifier))
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert self.sparsifier is not None
+        self.sparsifier.finalize()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        if self.sparsifier is not None:
+            self.sparsifier.detach()  # so that the module can be fitted again
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.sparsifier is None else self.sparsifier.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.sparsifier is None:
+            self._loaded = state_dict
+        else:  # a strategy that restores after setup
+            self.sparsifier.load_state_dict(state_dict)
