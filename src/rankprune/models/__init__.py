@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankprune.models import cifar_resnet, vgg, vit  # noqa: F401  importing registers the names
+from rankprune.models import cifar_resnet, detection, vgg, vit  # noqa: F401  importing registers the names
 from rankprune.models.errors import ModelError, WeightsError
 from rankprune.models.registry import create_model, list_models
 from rankprune.models.weights import load_weights

@@ -17,7 +17,9 @@ class Library(Protocol):
 
     def has(self, name: str) -> bool: ...
 
-    def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool, **kwargs: Any) -> nn.Module: ...
+    def create(
+        self, name: str, num_classes: int, in_channels: int, pretrained: bool | str, **kwargs: Any
+    ) -> nn.Module: ...
 
 
 class Torchvision:
@@ -33,7 +35,7 @@ class Torchvision:
     def has(self, name: str) -> bool:
         return name in self.names()
 
-    def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool, **kwargs: Any) -> nn.Module:
+    def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool | str, **kwargs: Any) -> nn.Module:
         models = self._models()
         # Detection and segmentation builders fetch a pretrained backbone unless told not to.
         if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
@@ -45,15 +47,28 @@ class Torchvision:
         if in_channels != 3:
             _widen_input(model, in_channels)
         if pretrained:
-            weights = models.get_model_weights(name).DEFAULT
-            try:
-                state = weights.get_state_dict(progress=False, check_hash=True)
-            except OSError as error:
-                raise _no_download(f"torchvision:{name}", error) from error
-            own = model.state_dict()
-            fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
-            model.load_state_dict(fitting, strict=False)
+            load_torchvision(model, name, pretrained)
         return model
+
+
+def load_torchvision(model: nn.Module, name: str, pretrained: bool | str) -> None:
+    """Fill `model` with torchvision's weights for its network `name`: the default ones, or those called `pretrained`.
+
+    What does not fit (a classifier of other classes) stays as it is.
+    """
+    known = need("torchvision.models", "vision", "A torchvision: model").get_model_weights(name)
+    try:
+        weights = known[pretrained] if isinstance(pretrained, str) else known.DEFAULT
+    except KeyError:
+        names = ", ".join(known.__members__)
+        raise WeightsError(f"torchvision:{name} has no weights {pretrained!r}: there are {names}.") from None
+    try:
+        state = weights.get_state_dict(progress=False, check_hash=True)
+    except OSError as error:
+        raise _no_download(f"torchvision:{name}", error) from error
+    own = model.state_dict()
+    fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
+    model.load_state_dict(fitting, strict=False)
 
 
 class Timm:
@@ -69,7 +84,9 @@ class Timm:
     def has(self, name: str) -> bool:
         return bool(self._timm().is_model(name))
 
-    def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool, **kwargs: Any) -> nn.Module:
+    def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool | str, **kwargs: Any) -> nn.Module:
+        if isinstance(pretrained, str):  # timm names its weights after a dot
+            name, pretrained = f"{name}.{pretrained}", True
         try:
             model: nn.Module = self._timm().create_model(
                 name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **kwargs

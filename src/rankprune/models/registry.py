@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import fnmatch
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -40,12 +41,12 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(
-    name: str, num_classes: int = 10, in_channels: int = 3, pretrained: bool = False, **kwargs: Any
+    name: str, num_classes: int = 10, in_channels: int = 3, pretrained: bool | str = False, **kwargs: Any
 ) -> nn.Module:
     """Build a model by name; ``kwargs`` go to its constructor (``img_size=96`` for a timm ViT, say).
 
-    ``pretrained`` fetches the default weights of a ``torchvision:`` or ``timm:`` model; a classifier of another
-    number of classes stays at its initialisation.
+    ``pretrained`` fetches the default weights of a ``torchvision:`` or ``timm:`` model, or those of that name
+    (``"IMAGENET1K_V1"``); a classifier of another number of classes stays at its initialisation.
     """
     if num_classes < 1 or in_channels < 1:
         raise ModelError(f"num_classes={num_classes} and in_channels={in_channels} must both be at least 1.")
@@ -57,7 +58,9 @@ def create_model(
         return known.create(inner, num_classes, in_channels, pretrained, **kwargs)
     if name not in _BUILDERS:
         raise _unknown(name, _in_libraries(name) or _nearest(name, _BUILDERS))
-    if pretrained:
+    if "pretrained" in inspect.signature(_BUILDERS[name]).parameters:
+        kwargs = {"pretrained": pretrained, **kwargs}
+    elif pretrained:
         raise ModelError(f"{name} has no weights to download: load a file of your own with load_weights(model, path).")
     return _BUILDERS[name](num_classes=num_classes, in_channels=in_channels, **kwargs)
 

@@ -1,4 +1,9 @@
-"""Names of recipes. A file in `tasks/` with a `family` stands for TASK-dense and TASK-METHOD-PERCENT."""
+"""Names of recipes. A file in `tasks/` with a `family` stands for TASK-dense and TASK-ROW-PERCENT.
+
+A family has `sparsities` (in percent) and `methods`: each row's hyper-parameters under its name, which is that of a
+method unless they give another (`powerprop-erk: {name: powerprop, distribution: erk}`). Where rows are trained
+otherwise than their task, `settings` says how; `only` names the sparsities of rows that do not have all.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ class Row(NamedTuple):
     """One member of a family."""
 
     task: str
-    method: str | None  # None: dense
+    method: str | None  # as the family calls it, with extras; None: dense
     sparsity: float | None
 
 
@@ -39,7 +44,8 @@ def list_recipes(pattern: str = "*") -> list[str]:
     for one in tasks():
         family = task(one)["family"]
         for method in family["methods"]:
-            rows = [f"{one}-{method}-{percent}" for percent in family["sparsities"]]
+            percents = family.get("only", {}).get(method, family["sparsities"])
+            rows = [f"{one}-{method}-{percent}" for percent in percents]
             names += [f"{one}-dense"] if method == "dense" else rows
     return fnmatch.filter(names, pattern)
 
@@ -63,10 +69,13 @@ def settings(row: Row) -> dict[str, Any]:
     """The recipe of a row, as it would stand in a file."""
     values = dict(task(row.task))
     family = values.pop("family")
+    called, plus, extras = (row.method or "dense").partition("+")
+    values = merge(values, family.get("settings", {}).get(called, {}))
     if row.method is None:
         return {**values, "method": None}
-    hyper = family["methods"][base_method(row.method)] or {}
-    return {**values, "method": {"name": row.method, "sparsity": row.sparsity, **hyper}}
+    hyper = family["methods"][called] or {}
+    name = hyper.get("name", called) + plus + extras
+    return {**values, "method": {**hyper, "name": name, "sparsity": row.sparsity}}
 
 
 def base_method(name: str) -> str:
