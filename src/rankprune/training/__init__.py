@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from .errors import Interrupted, NanLoss, OffTarget, RunError, Unfinished
+from .errors import Interrupted, LostRank, MasksDiffer, NanLoss, OffTarget, RunError, StepFailed, Unfinished
 from .run import Outcome, smoke, train
 from .watch import Watcher
 
-__all__ = ["Interrupted", "NanLoss", "OffTarget", "Outcome", "RunError", "Unfinished", "Watcher", "smoke", "train"]
+__all__ = [
+    "Interrupted",
+    "LostRank",
+    "MasksDiffer",
+    "NanLoss",
+    "OffTarget",
+    "Outcome",
+    "RunError",
+    "StepFailed",
+    "Unfinished",
+    "Watcher",
+    "smoke",
+    "train",
+]

@@ -35,7 +35,11 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 def read(path: Path) -> dict[str, Any]:
     """The state, once the checksum is found right; ValueError says what is wrong."""
-    raw = path.read_bytes()
+    return parse(path.read_bytes(), path)
+
+
+def parse(raw: bytes, path: Path) -> dict[str, Any]:
+    """`read` of a file's content."""
     body, digest = raw[: -_DIGEST - 2] + b"\0\0", raw[-_DIGEST:]
     if len(raw) < _DIGEST + 2 or hashlib.sha256(body).hexdigest().encode() != digest:
         raise ValueError(f"{path.name} is damaged ({len(raw)} bytes with a wrong checksum)")
@@ -64,14 +68,21 @@ def exists(folder: Path) -> bool:
 
 def load(folder: Path) -> tuple[dict[str, Any], str]:
     """The newest whole checkpoint, and a sentence where it is not the newest."""
+    raw, problem = newest(folder)
+    return parse(raw, folder), problem
+
+
+def newest(folder: Path) -> tuple[bytes, str]:
+    """`load` without the parsing, for those who send the content on."""
     problems = []
     for name in (LAST, PREVIOUS):
         try:
-            state = read(folder / name)
+            raw = (folder / name).read_bytes()
+            parse(raw, folder / name)
         except FileNotFoundError:
             problems.append(f"{name} is missing")
         except (ValueError, OSError) as error:
             problems.append(str(error))
         else:
-            return state, f"{problems[0]}: continuing from {name}." if problems else ""
+            return raw, f"{problems[0]}: continuing from {name}." if problems else ""
     raise RunError(f"No checkpoint of {folder} can be used ({', '.join(problems)}): remove the folder and start over.")

@@ -23,7 +23,7 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
 _DISTRIBUTIONS = {"yaml": "pyyaml"}
 
 
-def environment() -> dict[str, Any]:
+def environment(processes: int = 1) -> dict[str, Any]:
     """For environment.json and `rankprune doctor`."""
     return {
         "rankprune": rankprune.__version__,
@@ -33,6 +33,7 @@ def environment() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "processes": processes,
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "packages": {name: _version(name) for name in ("numpy", "safetensors")},
     }

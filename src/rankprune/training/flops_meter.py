@@ -18,7 +18,8 @@ class FlopsMeter:
 
     def __init__(self, task: Task) -> None:
         size = (1, task.data.in_channels, task.data.image_size, task.data.image_size)
-        rows = count(task.model, torch.zeros(size, device=task.device)).rows
+        model = task.plain()
+        rows = count(model, torch.zeros(size, device=next(model.parameters()).device)).rows
         self._samples = task.samples_per_step
         self._groups = [] if task.sparsifier is None else task.sparsifier.groups
         sites = {site.key: site for group in self._groups for site in group.sites}

@@ -64,6 +64,13 @@ class RunFolder:
                 file.flush()
             yield
 
+    def tidy(self) -> None:
+        """Remove what writers that were killed left half written. Only for whoever holds the lock."""
+        for path in self.path.glob(".*.*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+        (self.path / "next.ckpt").unlink(missing_ok=True)
+
     def write_recipe(self, recipe: Recipe) -> None:
         self._write(RECIPE, dump(to_dict(recipe)))
 

@@ -11,9 +11,15 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """Within the block, the first signal is only remembered; a second one acts as it always did."""
+    """Within the block, the first signal is only remembered; a second one acts as it always did.
+
+    Not so where torchrun stands above: it passes on what the terminal sent already, and kills who takes too long.
+    """
 
     signum: int | None = None
+
+    def __init__(self, patient: bool = False) -> None:
+        self._patient = patient
 
     def __enter__(self) -> Interrupt:
         self._before: dict[int, Any] = {}
@@ -28,7 +34,8 @@ class Interrupt:
 
     def _remember(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signum
-        self._restore()
+        if not self._patient:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

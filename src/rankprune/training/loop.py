@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rankprune._sharding import local
+from rankprune.data.augment import reseed
 from rankprune.data.sampling import seed_of
 
 from . import checkpoint
-from .errors import Interrupted, NanLoss
+from .agreement import compare_masks
+from .errors import Interrupted, LostRank, NanLoss, RunError, StepFailed
 from .evaluate import evaluate
 from .flops_meter import FlopsMeter
 from .folder import BEST, RunFolder
 from .interrupt import Interrupt
 from .optim import learning_rate, set_learning_rate
+from .parallel import whole
 from .task import Task
 from .watch import Watcher
+from .world import lost
+
+_FAILED = 1000  # a process's word that it cannot go on; above every signal's number
 
 
 @dataclass
@@ -38,46 +46,95 @@ class Progress:
 
 
 class Loop:
+    """Every process runs it; they agree before each batch whether to go on, to save or to stop."""
+
     def __init__(self, task: Task, folder: RunFolder, watcher: Watcher, progress: Progress) -> None:
         self.task, self.folder, self.watcher, self.progress = task, folder, watcher, progress
+        self.world = task.world
         self.meter = FlopsMeter(task)
         self._clock = self._saved = time.monotonic()
         self._saved_step = progress.step
         self._sum = torch.tensor(progress.loss, dtype=torch.float64, device=task.device)
+        self._buffers = list(task.model.buffers())
+        self._kept = [buffer.clone() for buffer in self._buffers]  # as they were after the last step
+        self._sound = True  # weights, optimizer, masks and progress are those of one step
+        self._fresh = True  # and no batch has been seen since
 
     def run(self, interrupt: Interrupt) -> None:
-        """To the end of the last epoch, or until a signal."""
-        while self.progress.epoch < self.task.recipe.epochs:
-            self._epoch(interrupt)
+        """To the end of the last epoch, or until a signal or a failure: then saved, as far as this process can."""
+        try:
+            while self.progress.epoch < self.task.recipe.epochs:
+                self._epoch(interrupt)
+        except RunError:  # agreed on by all, saved and in words
+            raise
+        except Exception as error:
+            kept = self._keep(together=False)
+            if self.world.size > 1 and lost(error):
+                raise LostRank(
+                    f"Another process of {self.folder.path} stopped answering at step {self.progress.step + 1}, "
+                    f"{kept}: start them all again with --resume."
+                ) from error
+            raise self._failed(error, kept) from error
 
     def _epoch(self, interrupt: Interrupt) -> None:
         task, p = self.task, self.progress
         batches, accumulate = task.data.batches_per_epoch, task.recipe.accumulate
         task.model.train()
         group = self._sum.new_zeros(())  # loss of the batches of the step under way
-        for batch, (images, labels) in enumerate(task.data.train(p.epoch, p.batch), p.batch):
-            torch.manual_seed(seed_of(task.recipe.seed, p.epoch, batch, 1))  # dropout and the like
-            loss = task.loss(images, labels)
-            group = group + loss.detach()
-            self._check(loss)
+        source = task.data.train(p.epoch, p.batch)
+        for batch in range(p.batch, batches):
+            images, labels = self._next(source, interrupt)
+            # Dropout, mixup and the like; on every process their own.
+            reseed(seed_of(task.recipe.seed, p.epoch, batch, 1 + self.world.rank))
+            last = not (batch + 1) % accumulate or batch + 1 == batches
             size = min(accumulate, batches - batch // accumulate * accumulate)
-            task.scaler.scale(loss / size).backward()
-            if (batch + 1) % accumulate and batch + 1 < batches:
+            self._fresh = False
+            with task.syncing(last):
+                loss = task.loss(images, labels)
+                task.scaler.scale(loss / size).backward()
+            group = group + loss.detach()
+            if not last:
                 continue
+            group = self.world.mean(group)
+            self._check(group)
             self._step()
             self._sum, group = self._sum + group, torch.zeros_like(group)
             p.batch, p.step = batch + 1, p.step + 1
+            self._sound = self._fresh = True
             self.watcher.step(p.step)
-            if interrupt.signum is not None:
-                self._stop(interrupt.signum)
-            elif p.batch < batches and self._save_due():
-                self.save()
+        self._heed(interrupt)
         self._end_of_epoch()
-        if interrupt.signum is not None and p.epoch < task.recipe.epochs:
-            self._stop(interrupt.signum)
+
+    def _next(self, source: Iterator[Any], interrupt: Interrupt) -> Any:
+        """The next batch, once every process has one."""
+        problem, item = None, None
+        try:
+            item = next(source)
+        except Exception as error:  # the others are told before it is raised
+            problem = error
+        self._heed(interrupt, problem)
+        return item
+
+    def _heed(self, interrupt: Interrupt, problem: Exception | None = None) -> None:
+        """Stop where any process has a signal or a problem, save where it is time; all at the same step."""
+        word, due = self.world.highest(_FAILED if problem else interrupt.signum or 0, int(self._save_due()))
+        if word == _FAILED:
+            raise self._failed(problem, self._keep(together=True)) from problem
+        if word:
+            self._put_back()
+            self.save()
+            raise Interrupted(
+                f"Stopped at step {self.progress.step} of {self.task.total_steps} and saved in {self.folder.path}: "
+                "the same command goes on from there (train with --resume).",
+                word,
+                said=not self.world.main,
+            )
+        if due:
+            self.save()
 
     def _step(self) -> None:
         task, recipe = self.task, self.task.recipe
+        self._sound = False
         set_learning_rate(task.optimizer, learning_rate(recipe, self.progress.step, task.steps_per_epoch))
         if recipe.clip_norm is not None:
             task.scaler.unscale_(task.optimizer)
@@ -88,25 +145,36 @@ class Loop:
         if task.ema is not None:
             task.ema.update(task.model, step=self.progress.step + 1)
         self.progress.flops += self.meter.step()
+        for kept, buffer in zip(self._kept, self._buffers):
+            kept.copy_(buffer)
 
     def _check(self, loss: Tensor) -> None:
         """Stop at a loss that is not finite: on a CPU before it spoils the weights, elsewhere before the next save."""
         if self.task.device.type == "cpu" and not bool(torch.isfinite(loss)):
-            self._fail(loss.item(), f"step {self.progress.step + 1}")
+            raise self._nan(loss.item(), f"step {self.progress.step + 1}", self._keep(together=True))
 
-    def _fail(self, loss: float, where: str) -> None:
-        # Not saved now: the forward pass has already put this batch into BatchNorm's running statistics.
-        saved = f"saved at step {self._saved_step}" if self._saved_step else "not saved yet"
-        raise NanLoss(
-            f"The loss is {loss:g} at {where} (epoch {self.progress.epoch + 1}) of {self.folder.path}, {saved}: "
-            f"lower optimizer.lr={self.task.recipe.optimizer.lr:g} or set clip_norm."
+    def _nan(self, loss: float, where: str, kept: str) -> NanLoss:
+        return NanLoss(
+            f"The loss is {loss:g} at {where} (epoch {self.progress.epoch + 1}) of {self.folder.path}, {kept}: "
+            f"lower optimizer.lr={self.task.recipe.optimizer.lr:g} or set clip_norm.",
+            said=not self.world.main,
         )
+
+    def _failed(self, problem: Exception | None, kept: str) -> StepFailed:
+        place = f"at step {self.progress.step + 1} of {self.folder.path}, {kept}"
+        if problem is None:
+            return StepFailed(f"Another process could not go on {place}: its own message says why.", 1, said=True)
+        expected = isinstance(problem, (ValueError, OSError, ImportError))
+        what = str(problem) if expected else f"{type(problem).__name__}: {problem}"
+        what = " ".join(what.split()).rstrip(".")
+        return StepFailed(f"{what} ({place}; mend it and add --resume).", 2 if expected else 1)
 
     def _end_of_epoch(self) -> None:
         task, p = self.task, self.progress
         model = task.evaluated()
-        found = evaluate(model, task.data)
+        found = evaluate(model, task.data, self.world)
         sparsifier = task.sparsifier
+        self._sound = False
         self._tick()
         p.epoch += 1
         p.last = {
@@ -121,38 +189,69 @@ class Loop:
             "seconds": round(p.seconds, 3),
         }
         p.batch, self._sum = 0, torch.zeros_like(self._sum)
-        if p.last["at_target"] and (p.best is None or p.last["test_top1"] > p.best["test_top1"]):
+        better = p.last["at_target"] and (p.best is None or p.last["test_top1"] > p.best["test_top1"])
+        state = None
+        if better:
             p.best = p.last
-            checkpoint.write(self.folder.path / BEST, {"model": model.state_dict(), "metrics": p.best})
-        self.folder.append_metrics(p.last)
+            state = {"model": whole(model.state_dict(), self.world.main), "metrics": p.best}
+        self.world.on_main(lambda: self._record(p.last, state))
         self.save()
         self.watcher.epoch(p.last)
 
-    def save(self) -> None:
+    def _record(self, line: Any, best: dict[str, Any] | None) -> None:
+        if best is not None:
+            checkpoint.write(self.folder.path / BEST, best)
+        self.folder.append_metrics(line)
+
+    def save(self, together: bool = True) -> None:
+        """The state of the last step, by the main process; `together` with the others, who must agree, or alone."""
+        self._sound = False
         self._tick()
         self.progress.loss = float(self._sum)
         if not math.isfinite(self.progress.loss):  # a device that is not waited for at every step
-            self._fail(self.progress.loss, f"a step after {self._saved_step}")
-        checkpoint.save(self.folder.path, {"progress": asdict(self.progress), **self.task.state_dict()})
+            raise self._nan(self.progress.loss, f"a step after {self._saved_step}", self._where_saved())
+        if together:
+            compare_masks(self.task.sparsifier, self.world, f"{self.folder.path}, {self._where_saved()}")
+        state = {"progress": asdict(self.progress), **self.task.state_dict()}
+        if together:
+            self.world.on_main(lambda: checkpoint.save(self.folder.path, state))
+        else:
+            checkpoint.save(self.folder.path, state)
         self._saved, self._saved_step = time.monotonic(), self.progress.step
+        self._sound = True
+
+    def _keep(self, together: bool) -> str:
+        """After a failure, save the last whole step if this process can and it is worth it; says what is saved.
+
+        A sharded state is in one piece only when all take part; weights that are not finite are not worth it.
+        """
+        self._put_back()
+        able = self._sound and (together or (self.world.main and not self.task.sharded))
+        values = [*self.task.model.parameters(), *self._buffers]
+        bad = not able or not all(bool(torch.isfinite(local(value)).all()) for value in values)
+        if together:
+            bad = bool(self.world.highest(int(bad))[0])
+        if not bad and self.progress.step > self._saved_step:
+            self.save(together)
+        return self._where_saved()
+
+    def _put_back(self) -> None:
+        """Running statistics as after the last step: a forward pass has put its batch into them already."""
+        for kept, buffer in zip(self._kept, self._buffers):
+            buffer.copy_(kept)
+
+    def _where_saved(self) -> str:
+        return f"saved at step {self._saved_step}" if self._saved_step else "not saved yet"
 
     def _save_due(self) -> bool:
         save, p = self.task.recipe.save, self.progress
+        at_end = p.batch == self.task.data.batches_per_epoch  # which saves anyway
+        if not self._fresh or p.step == self._saved_step or at_end:
+            return False
         by_steps = save.every_steps is not None and p.step % save.every_steps == 0
         return by_steps or (save.every_seconds is not None and time.monotonic() - self._saved >= save.every_seconds)
-
-    def _stop(self, signum: int) -> None:
-        self.save()
-        p = self.progress
-        raise Interrupted(
-            f"Stopped at step {p.step} of {self.task.total_steps} and saved in {self.folder.path}: "
-            "the same command goes on from there (train with --resume).",
-            signum,
-        )
 
     def _tick(self) -> None:
         now = time.monotonic()
         self.progress.seconds += now - self._clock
         self._clock = now
-
-

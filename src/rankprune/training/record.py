@@ -24,7 +24,8 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
     assert best is not None
     profile = rank.profile(model, recipe.delta)
     exact = [row.exact_rank / row.full_rank for row in profile.rows]
-    example = torch.zeros(1, task.data.in_channels, task.data.image_size, task.data.image_size, device=task.device)
+    example = torch.zeros(1, task.data.in_channels, task.data.image_size, task.data.image_size)
+    example = example.to(next(model.parameters()).device)
     macs = flops.count(model, example)
     dense_flops = flops.dense_training_flops(macs.dense, progress.step * task.samples_per_step)
     return {

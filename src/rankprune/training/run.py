@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rankprune.sparsifier import NotAtTarget
 
 from . import checkpoint
 from .environment import environment
-from .errors import OffTarget, Unfinished
+from .errors import LostRank, OffTarget, RunError, Unfinished
 from .folder import ENVIRONMENT, MODEL, RESULT, RunFolder, writing
 from .interrupt import Interrupt
 from .loop import Loop, Progress
@@ -21,6 +22,7 @@ from .record import describe
 from .smoke import smaller, stand_in
 from .task import Task, build
 from .watch import Several, TensorBoard, Watcher
+from .world import World, join, lost
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Outcome:
     folder: Path
     result: dict[str, Any]
     found: bool  # the run had been finished before
+    main: bool = True  # of the processes of a run, the one that writes and speaks
 
 
 def train(
@@ -38,30 +41,62 @@ def train(
     watcher: Watcher | None = None,
     data: DataModule | None = None,
 ) -> Outcome:
-    """Run a recipe; a finished run is only read, an unfinished one goes on with `resume` alone."""
-    watcher = Several([watcher or Watcher(), TensorBoard()])
+    """Run a recipe; a finished run is only read, an unfinished one goes on with `resume` alone.
+
+    Under torchrun every process calls this, and the main one alone writes and has a watcher.
+    """
+    world = join(recipe.device)
+    watcher = Several([watcher or Watcher(), TensorBoard()]) if world.main else Watcher()
     folder = RunFolder.of(recipe, out)
-    if (result := folder.result()) is not None:
-        return Outcome(folder.path, result, found=True)
-    started = checkpoint.exists(folder.path)
-    if started and not resume:
-        raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to go on, or remove the folder.")
-    task = build(recipe, data)  # before anything is written, so that a mistake leaves nothing behind
-    folder.create()
-    with folder.locked():
+    try:
+        return _train(recipe, folder, resume, watcher, data, world)
+    except RuntimeError as error:
+        if world.size == 1 or isinstance(error, RunError) or not lost(error):
+            raise
+        way_out = "start them all again with --resume"
+        raise LostRank(f"Another process of {folder.path} stopped answering outside training: {way_out}.") from error
+
+
+def _train(
+    recipe: Recipe, folder: RunFolder, resume: bool, watcher: Watcher, data: DataModule | None, world: World
+) -> Outcome:
+    result, started = world.on_main(lambda: _look(folder, resume))
+    if result is not None:
+        return Outcome(folder.path, result, found=True, main=world.main)
+    task = build(recipe, data, world)  # before anything is written, so that a mistake leaves nothing behind
+    with contextlib.ExitStack() as held:
+        world.on_main(lambda: _take(folder, held))
         progress = _restore(task, folder, watcher) if started else Progress()
-        folder.write_recipe(recipe)
-        if not started:
-            folder.write_json(ENVIRONMENT, environment())
-        folder.keep_metrics(progress.epoch)
+        world.on_main(lambda: _begin(recipe, folder, progress, world.size, started))
         loop = Loop(task, folder, watcher, progress)
         watcher.begin(recipe, folder.path, progress.step, task.total_steps)
         try:
-            with Interrupt() as interrupt:
+            with Interrupt(patient=world.size > 1) as interrupt:
                 loop.run(interrupt)
-            return Outcome(folder.path, finish(task, folder, progress), found=False)
+            return Outcome(folder.path, finish(task, folder, progress), found=False, main=world.main)
         finally:
             watcher.end()
+
+
+def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]:
+    """The result, if there is one, and whether the run was begun."""
+    result, started = folder.result(), checkpoint.exists(folder.path)
+    if result is None and started and not resume:
+        raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to go on, or remove the folder.")
+    return result, started
+
+
+def _take(folder: RunFolder, held: contextlib.ExitStack) -> None:
+    folder.create()
+    held.enter_context(folder.locked())
+    folder.tidy()
+
+
+def _begin(recipe: Recipe, folder: RunFolder, progress: Progress, processes: int, started: bool) -> None:
+    folder.write_recipe(recipe)
+    if not started:
+        folder.write_json(ENVIRONMENT, environment(processes))
+    folder.keep_metrics(progress.epoch)
 
 
 def smoke(recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, watcher: Watcher | None = None) -> Outcome:
@@ -71,14 +106,21 @@ def smoke(recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, wat
 
 
 def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
-    state, problem = checkpoint.load(folder.path)
-    if problem:
-        watcher.message(problem)
-    before, now = folder.read_json(ENVIRONMENT) or {}, environment()
-    for key in ("torch", "cpu", "threads"):
-        if before.get(key) != now[key]:
-            begun = f"The run was begun with {key} {before.get(key)}"
-            watcher.message(f"{begun} and goes on with {now[key]}: last bits differ.")
+    content = b""
+
+    def read() -> list[str]:
+        nonlocal content
+        content, problem = checkpoint.newest(folder.path)
+        before, now = folder.read_json(ENVIRONMENT) or {}, environment(task.world.size)
+        changed = [key for key in ("torch", "cpu", "threads", "processes") if before.get(key, 1) != now[key]]
+        return [problem] * bool(problem) + [
+            f"The run was begun with {key} {before.get(key)} and goes on with {now[key]}: last bits differ."
+            for key in changed
+        ]
+
+    for message in task.world.on_main(read):
+        watcher.message(message)
+    state = checkpoint.parse(task.world.send(content), folder.path)  # read by one, known to all
     task.load_state_dict(state)
     return Progress(**state["progress"])
 
@@ -90,10 +132,15 @@ def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
         try:
             report = task.sparsifier.finalize()
         except NotAtTarget as error:
-            raise OffTarget(f"{folder.path}: {error}.") from None
-    model = task.evaluated().eval()
-    with writing(folder.path / MODEL):
-        save(model, folder.path / MODEL)
-    result = describe(task, model, report, progress, folder.path / MODEL)
-    folder.write_json(RESULT, result)
-    return result
+            raise OffTarget(f"{folder.path}: {error}.", said=not task.world.main) from None
+    model = task.whole_model().eval()
+
+    def write() -> dict[str, Any]:
+        with writing(folder.path / MODEL):
+            save(model, folder.path / MODEL)
+        result = describe(task, model, report, progress, folder.path / MODEL)
+        folder.write_json(RESULT, result)
+        return result
+
+    found: dict[str, Any] = task.world.on_main(write)
+    return found

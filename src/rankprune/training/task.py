@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankprune.data import DataModule, load_data
+from rankprune.data import DataError, DataModule, load_data
+from rankprune.data.augment import mixer
 from rankprune.data.sampling import seed_of
 from rankprune.losses import distill
 from rankprune.models import ModelError, create_model
@@ -23,7 +24,9 @@ from rankprune.recipes.schema import Recipe
 from rankprune.sparsifier import Sparsifier, attach
 
 from .optim import build_optimizer
+from .parallel import copies, load_model, load_optimizer, shard, share_data, syncing, whole
 from .weights import read_into
+from .world import World
 
 
 @dataclass
@@ -33,14 +36,17 @@ class Task:
     recipe: Recipe
     device: torch.device
     data: DataModule
-    model: nn.Module
-    forward: Callable[[Tensor], Tensor]  # the model, compiled where the recipe says so
+    world: World
+    model: nn.Module  # itself, or its shards
+    wrapped: nn.Module  # the model as several processes train it
+    forward: Callable[[Tensor], Tensor]  # that, compiled where the recipe says so
     optimizer: Optimizer
     sparsifier: Sparsifier | None
     ema: Any  # timm's ModelEmaV3
     scaler: torch.amp.GradScaler
     teacher: nn.Module | None
     steps_per_epoch: int
+    mix: Any = None  # timm's Mixup, which smooths the labels as well
 
     @property
     def total_steps(self) -> int:
@@ -48,13 +54,23 @@ class Task:
 
     @property
     def samples_per_step(self) -> int:
-        return self.data.batch_size * self.recipe.accumulate
+        return self.data.sampling.step_size * self.recipe.accumulate
+
+    @property
+    def sharded(self) -> bool:
+        return self.world.size > 1 and self.recipe.parallel == "fsdp"
+
+    def syncing(self, now: bool) -> AbstractContextManager[Any]:
+        """Whether the backward passes in the block average gradients over processes: only the last of a step does."""
+        return syncing(self.wrapped, now)
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
         images, labels = images.to(self.device), labels.to(self.device)
+        if self.mix is not None:
+            images, labels = self.mix(images, labels)
         if self.recipe.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        smoothing, soft = self.recipe.label_smoothing, self.recipe.distill
+        smoothing, soft = 0.0 if self.mix else self.recipe.label_smoothing, self.recipe.distill
         with self._autocast():
             logits = self.forward(images)
             if self.teacher is None or soft is None:
@@ -76,7 +92,25 @@ class Task:
         averaged: nn.Module = self.ema.module
         return averaged
 
+    def plain(self) -> nn.Module:
+        """The network in one piece, for those who ask for its layers and not its weights."""
+        return _create(self.recipe.model.name, self.data, False, self.recipe.model.args) if self.sharded else self.model
+
+    def whole_model(self) -> nn.Module:
+        """The model whose accuracy counts, in one piece. On all processes, though only the main one has its weights."""
+        if not self.sharded:
+            return self.evaluated()
+        state = whole(self.evaluated().state_dict(), self.world.main)
+        model = self.plain()
+        if self.world.main:
+            model.load_state_dict(state)
+        return model
+
     def state_dict(self) -> dict[str, Any]:
+        """On all processes where the model is sharded, in one piece on the main one."""
+        return whole(self._state_dict(), self.world.main) if self.sharded else self._state_dict()
+
+    def _state_dict(self) -> dict[str, Any]:
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -88,10 +122,10 @@ class Task:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.sparsifier is not None:  # first: it puts back what attach cut, which the model's state replaces
             self.sparsifier.load_state_dict(state["sparsifier"])
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_model(self.model, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
         if self.ema is not None:
-            self.ema.module.load_state_dict(state["ema"])
+            load_model(self.ema.module, state["ema"])
         self.scaler.load_state_dict(state["scaler"])
 
     def _autocast(self) -> AbstractContextManager[Any]:
@@ -111,20 +145,30 @@ class _Batches:
             yield images.to(self.device), labels.to(self.device)
 
 
-def build(recipe: Recipe, data: DataModule | None = None) -> Task:
+def build(recipe: Recipe, data: DataModule | None = None, world: World | None = None) -> Task:
     """Everything a run starts with; `data` stands in for the recipe's own."""
+    world = world or World()
     device = _device(recipe.device)
-    data = data or _data(recipe)
+    with world.first_on_each_machine():  # which may download
+        data = share_data(data or _data(recipe), world)
+        torch.manual_seed(seed_of(recipe.seed))
+        model = _model(recipe, data)
     steps_per_epoch = -(-data.batches_per_epoch // recipe.accumulate)
-    torch.manual_seed(seed_of(recipe.seed))
-    model = _model(recipe, data).to(device)
+    model = model.to(device)
     if recipe.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ema = _ema(recipe, model)
+    if world.size > 1 and recipe.parallel == "fsdp":
+        for one in (model,) if ema is None else (model, ema.module):
+            shard(one, world, device)
+        wrapped = model
+    else:
+        wrapped = copies(model, world)
     optimizer = build_optimizer(model, recipe.optimizer)
     sparsifier = None
     if recipe.method is not None:
         sparsifier = attach(
-            model,
+            wrapped,
             optimizer,
             recipe.method.name,
             sparsity=recipe.method.sparsity,
@@ -140,14 +184,17 @@ def build(recipe: Recipe, data: DataModule | None = None) -> Task:
         recipe=recipe,
         device=device,
         data=data,
+        world=world,
         model=model,
-        forward=torch.compile(model) if recipe.compile else model,
+        wrapped=wrapped,
+        forward=torch.compile(wrapped) if recipe.compile else wrapped,
         optimizer=optimizer,
         sparsifier=sparsifier,
-        ema=_ema(recipe, model),
+        ema=ema,
         scaler=torch.amp.GradScaler(device.type, enabled=recipe.amp == "fp16"),
         teacher=_teacher(recipe, data, device),
         steps_per_epoch=steps_per_epoch,
+        mix=_mix(recipe, data),
     )
 
 
@@ -184,6 +231,14 @@ def _create(name: str, data: DataModule, pretrained: bool, args: dict[str, Any])
         return create_model(name, data.num_classes, data.in_channels, pretrained, **copy.deepcopy(args))
     except TypeError as error:  # its constructor does not take what `args` gives
         raise ModelError(f"model.args={args} does not suit {name}: {error}.") from None
+
+
+def _mix(recipe: Recipe, data: DataModule) -> Any:
+    if recipe.mix is None:
+        return None
+    if data.batch_size % 2:
+        raise DataError(f"mix pairs the images of a batch, and {data.batch_size} is odd: take an even data.batch_size.")
+    return mixer(**recipe.mix.model_dump(), smoothing=recipe.label_smoothing, classes=data.num_classes)
 
 
 def _ema(recipe: Recipe, model: nn.Module) -> Any:
