@@ -60,6 +60,18 @@ Latency and throughput of a network on the sparse engine, beside other engines, 
   rankprune bench w.safetensors --model torchvision:resnet50 --batch 16 --against torch,onnxruntime,openvino
   rankprune bench cifar-vgg19 --against deepsparse --deepsparse ENVIRONMENT
 """
+_EXPORT = """\
+Write a network as a file for others, check it, and say its size and latency before and after.
+
+  rankprune export runs/fashion-rpg-98-1a2b3c4d --to engine     a plan for rankprune.engine.runtime, without torch
+  rankprune export runs/fashion-rpg-98-1a2b3c4d --to onnx --sparse-initializer
+  rankprune export w.pth --model torchvision:resnet50 --to sparse --dtype fp16 --out w.sparse.safetensors
+
+to sparse       the compact file of rankprune.load: only what is not zero
+to safetensors  every weight, for any reader of the format
+to onnx         for any batch size, compared with torch in ONNX Runtime
+to engine       tuned for this machine and --batch; NumPy runs it
+"""
 _COMPARE = """\
 A table of finished runs; runs that differ in their seed alone are one row.
 
@@ -144,6 +156,18 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--batch", type=int, default=1, metavar="N", help="images at once (default: %(default)s)")
     bench.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
     bench.add_argument("--image-size", type=int, metavar="N", help="pixels, where the file does not say")
+
+    export = command("export", "write a network as a file for others", _EXPORT, "export")
+    export.add_argument("run_or_file", metavar="RUN", help="a run folder or a weights file")
+    export.add_argument("--to", required=True, choices=("sparse", "safetensors", "onnx", "engine"), help="kind of file")
+    export.add_argument("--out", metavar="FILE", help="default: export.* in the run's folder, or beside the weights")
+    export.add_argument("--model", metavar="NAME", help="whose weights a file holds; a run knows it")
+    dtype = "of a sparse file's values: exact (default), fp16 or bf16"
+    export.add_argument("--dtype", choices=("exact", "fp16", "bf16"), default="exact", help=dtype)
+    export.add_argument("--sparse-initializer", action="store_true", help="leave the zeros out of an ONNX file")
+    export.add_argument("--batch", type=int, default=1, metavar="N", help="images at once (default: %(default)s)")
+    export.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
+    export.add_argument("--image-size", type=int, metavar="N", help="pixels, where the file does not say")
 
     recipes = command("recipes", "list recipes", "List the recipes that can be run by name.", "lists")
     recipes.add_argument("pattern", nargs="?", default="*", help="a shell pattern, such as 'cifar10-cpu-*-98'")

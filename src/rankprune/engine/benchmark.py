@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from .compiled import compile
 from .engine import default_threads
-from .peers import PEERS, Absent, Run, timed
+from .peers import PEERS, Absent, Run, joined, timed
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,16 @@ def benchmark(
     if unknown := [name for name in against if name not in PEERS]:
         raise ValueError(f"there is no engine {unknown[0]} to compare with: choose among {', '.join(PEERS)}")
     threads = default_threads() if threads is None else threads
+    with torch_threads(threads), tempfile.TemporaryDirectory() as folder:
+        return _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
+
+
+@contextlib.contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            return _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
+        yield
     finally:
         torch.set_num_threads(before)
 
@@ -82,17 +89,23 @@ def _measure(
     folder: Path,
 ) -> Benchmark:  # fmt: skip
     fast = compile(model, example, threads)
-    engines: dict[str, Run] = {"rankprune": lambda x: timed(lambda: fast(torch.from_numpy(x)).numpy())}
+    engines: dict[str, Run] = {"rankprune": lambda x: timed(lambda: joined(fast(torch.from_numpy(x))))}
     absent = {}
     for name in against:
         try:
             engines[name] = PEERS[name](model, example, threads, folder, environment)
         except Absent as reason:
             absent[name] = str(reason)
+    rows = in_turns(model, engines, example.shape, rounds)
+    return Benchmark(rows, absent, threads, example.shape[0], rounds, str(fast.report))
+
+
+def in_turns(model: nn.Module, engines: Mapping[str, Run], shape: Sequence[int], rounds: int = 15) -> tuple[Row, ...]:
+    """Time engines on one random input of this shape, one run each a round; errors are against the model in torch."""
     # Zeros would be too easy for some.
-    x = torch.randn(example.shape, generator=torch.Generator().manual_seed(0)).numpy()
+    x = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0)).numpy()
     with torch.inference_mode():
-        want = model(torch.from_numpy(x)).numpy()
+        want = joined(model(torch.from_numpy(x)))
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     error: dict[str, float] = {}
     for turn in range(2 + rounds):
@@ -100,12 +113,8 @@ def _measure(
             # A first run wakes the threads that slept during the others' turns; the second counts.
             run(x)
             spent, got = run(x)
-            error[name] = float(abs(got - want).max() / abs(want).max())
+            error[name] = float(np.abs(got - want).max() / np.abs(want).max())
             if turn >= 2:
                 seconds[name].append(spent)
-    batch = example.shape[0]
-    rows = tuple(
-        Row(name, min(s), statistics.median(s), batch / statistics.median(s), error[name])
-        for name, s in seconds.items()
-    )
-    return Benchmark(rows, absent, threads, batch, rounds, str(fast.report))
+    medians = {name: statistics.median(s) for name, s in seconds.items()}
+    return tuple(Row(name, min(s), medians[name], shape[0] / medians[name], error[name]) for name, s in seconds.items())

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from rankprune.formats.onnx import to_onnx
 
 Run = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
@@ -32,10 +36,16 @@ def timed(call: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
     return time.perf_counter() - start, found
 
 
+def joined(outputs: Any) -> np.ndarray:
+    """What a network returns, be it one array, several or a dictionary of them, as one."""
+    arrays = [np.asarray(leaf) for leaf in pytree.tree_leaves(outputs)]
+    return arrays[0] if len(arrays) == 1 else np.concatenate([array.reshape(-1) for array in arrays])
+
+
 def torch_eager(model: Callable[..., Any], example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
     def run(x: np.ndarray) -> tuple[float, np.ndarray]:
         with torch.inference_mode():
-            return timed(lambda: model(torch.from_numpy(x)).numpy())
+            return timed(lambda: joined(model(torch.from_numpy(x))))
 
     return run
 
@@ -45,23 +55,43 @@ def torch_compile(model: nn.Module, example: Tensor, threads: int, folder: Path,
 
 
 def export(model: nn.Module, example: Tensor, folder: Path) -> Path:
-    """As ONNX, once; opset 14, the oldest with attention, which every engine compared here reads."""
+    """As ONNX of the example's batch size, once for all engines."""
     path = folder / "model.onnx"
     if not path.exists():
-        if importlib.util.find_spec("onnx") is None:
-            raise Absent("ONNX files need onnx: pip install 'rankprune[onnx]'")
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # a failure prints the whole network
-                torch.onnx.export(model, (example,), str(path), opset_version=14, dynamo=False)
-        except Exception as error:
-            path.unlink(missing_ok=True)
-            raise Absent(f"torch cannot write this model as ONNX ({' '.join(str(error).split())[:120]})") from None
+            path.write_bytes(to_onnx(model, example, free_batch=False).SerializeToString())
+        except (ImportError, ValueError) as error:
+            raise Absent(str(error)) from None
+    return path
+
+
+def export_for_deepsparse(model: nn.Module, example: Tensor, folder: Path) -> Path:
+    """As ONNX by torch's old exporter.
+
+    The new one writes opset 18 at the least, of which DeepSparse 1.8.0 knows no operator: it refuses the file for its
+    IR version, and with that lowered it leaves the whole network, dense, to an ONNX Runtime of its own. Opset 14,
+    the oldest with attention, it runs itself.
+    """
+    if importlib.util.find_spec("onnx") is None:
+        raise Absent("ONNX files need onnx: pip install 'rankprune[onnx]'")
+    path = folder / "deepsparse.onnx"
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # a failure prints the whole network
+            warnings.simplefilter("ignore")
+            torch.onnx.export(model, (example,), str(path), opset_version=14, dynamo=False)
+    except Exception as error:
+        raise Absent(f"torch cannot write this model as ONNX ({' '.join(str(error).split())[:120]})") from None
     return path
 
 
 def onnxruntime(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
     if importlib.util.find_spec("onnxruntime") is None:
         raise Absent("onnxruntime is not installed: pip install 'rankprune[onnx]'")
+    return onnx_file(export(model, example, folder), threads)
+
+
+def onnx_file(path: Path, threads: int) -> Run:
+    """A file in ONNX Runtime."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -69,9 +99,9 @@ def onnxruntime(model: nn.Module, example: Tensor, threads: int, folder: Path, e
     # Its threads must sleep between its turns, or they take the others' cores.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    session = ort.InferenceSession(str(export(model, example, folder)), options, ["CPUExecutionProvider"])
+    session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda x: timed(lambda: session.run(None, {name: x})[0])
+    return lambda x: timed(lambda: joined(session.run(None, {name: x})))
 
 
 def openvino(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
@@ -80,7 +110,7 @@ def openvino(model: nn.Module, example: Tensor, threads: int, folder: Path, envi
     import openvino as ov
 
     compiled = ov.compile_model(str(export(model, example, folder)), "CPU", {"INFERENCE_NUM_THREADS": threads})
-    return lambda x: timed(lambda: compiled(x)[0])
+    return lambda x: timed(lambda: joined(list(compiled(x).values())))
 
 
 def deepsparse(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
@@ -90,7 +120,7 @@ def deepsparse(model: nn.Module, example: Tensor, threads: int, folder: Path, en
     python = Path(environment) / "bin" / "python"
     if not python.exists():
         raise Absent(f"there is no {python}: make it with python3 -m venv and pip install deepsparse==1.8.0")
-    path = export(model, example, folder)
+    path = export_for_deepsparse(model, example, folder)
     worker = [str(python), str(Path(__file__).with_name("deepsparse_worker.py"))]
     arguments = [str(path), str(example.shape[0]), str(threads), str(folder)]
     process = subprocess.Popen(

@@ -47,7 +47,8 @@ def candidates(count: int, size: int) -> list[tuple[str, int]]:
     """Codes worth trying for so many non-zeros: name and parameter."""
     mean = size / max(count, 1)
     bits = max(0, int(np.log2(max(mean * 0.69, 1))))  # the best Rice parameter is near log2 of the median gap
-    return [("gap8", 8), ("gap16", 16), ("bitmap", 0), *(("rice", k) for k in sorted({max(bits - 1, 0), bits, bits + 1}))]
+    rice = [("rice", k) for k in sorted({max(bits - 1, 0), bits, bits + 1})]
+    return [("gap8", 8), ("gap16", 16), ("bitmap", 0), *rice]
 
 
 def _length(name: str, k: int, gaps: Indices, size: int) -> int:

@@ -46,7 +46,7 @@ def save_onnx(model: nn.Module, example: Tensor, path: str | Path, *, sparse_ini
     data: bytes = proto.SerializeToString()
     error = difference(model, example, data)
     if not error <= TOLERANCE:  # also where it is NaN
-        raise Disagreement(f"{path} is not written: ONNX Runtime differs from torch by {error:.1e} of the output's scale")
+        raise Disagreement(f"{path} is not written: ONNX Runtime differs from torch by {error:.1e} of the outputs' scale")
     write_atomic(path, data)
     return error
 
@@ -95,7 +95,7 @@ def sparsify(proto: Any) -> None:
 
 
 def difference(model: nn.Module, example: Tensor, data: bytes) -> float:
-    """The largest difference of ONNX Runtime's outputs from torch's at batches of 1 and 3, as a share of their scale."""
+    """The largest difference of ONNX Runtime's outputs from torch's, for 1 and 3 images, as a share of their scale."""
     ort = need("onnxruntime", "onnx", "Checking an ONNX file")
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

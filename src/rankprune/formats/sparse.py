@@ -119,7 +119,7 @@ def _pack(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any] | N
         stored = stored.to(_DTYPES[values])
         if bool((stored.isinf() & tensor.view(-1)[indices].isfinite()).any()):
             largest = float(tensor[tensor.isfinite()].abs().max())
-            raise ValueError(f"{name} has weights up to {largest:.1e}, too large for {values}: use 'exact' or 'bfloat16'")
+            raise ValueError(f"{name} has weights up to {largest:.1e}, too large for {values}: use 'bfloat16'")
     code, parameter, data = _codes.best(indices.numpy(), tensor.numel())
     raw = stored.view(torch.uint8).numpy().tobytes()
     if len(data) + len(raw) >= plain:

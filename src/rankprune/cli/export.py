@@ -1,0 +1,26 @@
+"""`rankprune export`."""
+
+from __future__ import annotations
+
+import argparse
+
+from rankprune.training.export import Values, export
+
+from .output import emit
+
+_VALUES: dict[str, Values] = {"exact": "exact", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def run(args: argparse.Namespace) -> int:
+    found = export(
+        args.run_or_file,
+        args.to,
+        args.out,
+        model=args.model,
+        values=_VALUES[args.dtype],
+        sparse_initializer=args.sparse_initializer,
+        batch=args.batch,
+        threads=args.threads,
+        image_size=args.image_size,
+    )
+    return emit(args.json, found.to_dict(), str(found))

@@ -1,0 +1,151 @@
+"""A trained network as a file for others: compact or plain weights, ONNX, or a plan of the sparse engine."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from rankprune.engine import compiled, runtime
+from rankprune.engine.benchmark import Row, in_turns, torch_threads
+from rankprune.engine.peers import Run, joined, onnx_file, timed, torch_eager
+from rankprune.formats import save
+from rankprune.formats.dense import save_dense
+from rankprune.formats.onnx import save_onnx
+from rankprune.models import ModelError
+
+from .folder import writing
+from .weights import open_model, read_into
+
+Target = Literal["sparse", "safetensors", "onnx", "engine"]
+Values = Literal["exact", "float16", "bfloat16"]
+SUFFIX = {"sparse": ".sparse.safetensors", "safetensors": ".safetensors", "onnx": ".onnx", "engine": ".plan"}
+ROUNDS = 15
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The file, and the network before (dense weights, in torch) and after (as the file is run)."""
+
+    to: Target
+    file: str
+    runner: str
+    dense_bytes: int
+    file_bytes: int
+    before: Row
+    after: Row
+    batch: int
+    threads: int
+    rounds: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        size, speed = self.dense_bytes / self.file_bytes, self.before.median / self.after.median
+        smaller = f"{size:.1f} x smaller" if size > 1.02 else "not smaller"
+        faster = f"{speed:.2f} x faster" if speed > 1.02 else "not faster"
+        lines = [
+            f"wrote {self.file}",
+            f"batch {self.batch}, {self.threads} threads, {self.rounds} rounds in turns",
+            f"{'':<20} {'bytes':>13} {'of dense':>9} {'min ms':>9} {'median ms':>10}",
+            self._line("before: torch", self.dense_bytes, self.before),
+            self._line(f"after: {self.runner}", self.file_bytes, self.after),
+            f"{smaller}, {faster}; outputs differ from torch's by {self.after.error:.1e} of their scale at most",
+        ]
+        if self.to in ("sparse", "safetensors"):
+            lines.append("(a weights file runs in torch as fast as before: --to engine is what turns zeros into speed)")
+        return "\n".join(lines)
+
+    def _line(self, name: str, size: int, row: Row) -> str:
+        share = f"{size / self.dense_bytes:.1%}"
+        return f"{name:<20} {size:>13,} {share:>9} {row.minimum * 1e3:>9.2f} {row.median * 1e3:>10.2f}"
+
+
+def export(
+    path: str | Path,
+    to: Target,
+    out: str | Path | None = None,
+    *,
+    model: str | None = None,
+    values: Values = "exact",
+    sparse_initializer: bool = False,
+    batch: int = 1,
+    threads: int | None = None,
+    image_size: int | None = None,
+) -> Exported:
+    """Export a run folder, or a weights file with its model's name; the file is read back and timed beside torch.
+
+    `values` is of "sparse" files, `sparse_initializer` of "onnx". The network is optimised for, and timed at, `batch`.
+    """
+    _check(to, values, sparse_initializer, batch=batch, threads=threads, image_size=image_size)
+    source = Path(path)
+    if not source.exists():
+        raise ModelError(f"There is no run folder or weights file {source}: check the path.")
+    target = _target(source, to, out)
+    network, example = open_model(source, model, image_size)
+    example = example.expand(batch, *example.shape[1:]).contiguous()
+    threads = runtime.default_threads() if threads is None else threads
+    with torch_threads(threads):
+        runner, after = _write(network, example, to, target, values, sparse_initializer, threads)
+        engines = {"before": torch_eager(network, example, threads, target.parent, None), "after": after}
+        rows = in_turns(network, engines, example.shape, ROUNDS)
+    dense = sum(t.numel() * t.element_size() for t in network.state_dict().values())
+    return Exported(to, str(target), runner, dense, target.stat().st_size, *rows, batch, threads, ROUNDS)
+
+
+def _write(
+    network: nn.Module, example: Tensor, to: Target, target: Path, values: Values, sparse: bool, threads: int
+) -> tuple[str, Run]:
+    """Write the file; return what runs it, and how."""
+    if to == "onnx":
+        with writing(target):
+            save_onnx(network, example, target, sparse_initializer=sparse)
+        return "onnxruntime", onnx_file(target, threads)
+    if to == "engine":
+        plan = compiled.compile(network, example, threads)
+        with writing(target):
+            plan.save(target)
+        loaded = runtime.load(target, threads)
+        return "engine", lambda x: timed(lambda: joined(loaded(x)))
+    with writing(target):
+        if to == "sparse":
+            save(network, target, values=values)
+        else:
+            save_dense(network, target)
+    again = read_into(copy.deepcopy(network), target)
+    return "torch", torch_eager(again, example, threads, target.parent, None)
+
+
+def _check(to: str, values: str, sparse_initializer: bool, **counts: int | None) -> None:
+    if to not in SUFFIX:
+        raise ValueError(f"There is no target {to!r}: choose among {', '.join(SUFFIX)}.")
+    if values != "exact" and to != "sparse":
+        raise ValueError(f"Values in {values} are for sparse files, not for {to}: leave that out or export to sparse.")
+    if sparse_initializer and to != "onnx":
+        raise ValueError(f"A sparse initializer is for ONNX files, not for {to}: leave it out or export to onnx.")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name}={count} is too few: give 1 or more.")
+
+
+def _target(source: Path, to: Target, out: str | Path | None) -> Path:
+    """Where to write: in the run's folder, or beside the weights file, unless told."""
+    if out is None:
+        stem = "export" if source.is_dir() else source.name.removesuffix(".safetensors").removesuffix(".sparse")
+        stem = stem if source.is_dir() or "." not in stem else stem.rpartition(".")[0]
+        target = (source if source.is_dir() else source.parent) / (stem + SUFFIX[to])
+    else:
+        target = Path(out)
+    if to in ("sparse", "safetensors") and target.suffix != ".safetensors":
+        raise ValueError(f"{target} is to hold weights, which are read by the name's end: call it .safetensors.")
+    if target.is_dir():
+        raise ValueError(f"{target} is a folder: name a file in it.")
+    if not target.parent.is_dir():
+        raise ValueError(f"There is no folder {target.parent} to write {target.name} in: make it first.")
+    if target.exists() and target.samefile(source):
+        raise ValueError(f"{target} is the file that is read: name another to write.")
+    return target
