@@ -17,7 +17,7 @@ LEVEL = {
     "_group": 2, "method": 3, "_discover": 3, "_optimizers": 3, "_gradients": 3, "_checkpoint": 3, "_attach": 4,
     "_hooks": 4, "methods": 4, "extras": 4, "sparsifier": 5, "oneshot": 5,
     "formats": 5, "engine": 5, "models": 5, "data": 6, "losses": 5,
-    "recipes": 7, "training": 8, "integrations": 8, "report": 8, "cli": 9, "__main__": 10,
+    "recipes": 7, "training": 8, "integrations": 8, "report": 8, "paper": 9, "cli": 9, "__main__": 10,
 }  # fmt: skip
 # Names resolved at run time, so that methods can be found: not an arrow between rooms.
 LAZY = {("_registry", "methods"), ("_registry", "extras")}

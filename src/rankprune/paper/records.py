@@ -1,0 +1,101 @@
+"""Records of finished runs: JSON files that are written once and never changed."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import rankprune
+from rankprune._atomic import write_atomic
+from rankprune.budget import kept
+from rankprune.training.errors import OffTarget, RunError
+from rankprune.training.folder import writing
+
+from .runs import digest
+
+# Rooms that decide nothing about how a run comes out.
+_OUTSIDE = {"cli", "engine", "formats", "integrations", "paper", "report"}
+
+Record = dict[str, Any]
+
+
+@lru_cache
+def code_version() -> str:
+    """The version, and a digest of all sources that have a part in a training run."""
+    root = Path(rankprune.__file__).parent
+    sources = sorted(p for p in root.rglob("*.py") if p.relative_to(root).parts[0] not in _OUTSIDE)
+    found = hashlib.sha256()
+    for path in sources:
+        found.update(f"{path.relative_to(root).as_posix()}\n".encode() + path.read_bytes())
+    return f"{rankprune.__version__}-{found.hexdigest()[:8]}"
+
+
+def check(record: Mapping[str, Any]) -> None:
+    """Refuse an accuracy that was not measured at exactly the sparsity asked for."""
+    result = record.get("result") or {}
+    if "accuracy_last" not in result:
+        return
+    target, total = result["target_sparsity"], result["prunable"]
+    want = kept(total, target) if target else total
+    if target and result["kept"] != want:
+        raise OffTarget(
+            f"{record['name']} keeps {result['kept']:,} of {total:,} weights and not the {want:,} of {target:.2%}: "
+            "its accuracy is refused."
+        )
+
+
+class Records:
+    """All records of a folder, by the key of their run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._by_key: dict[str, list[Record]] = {}
+        for path in sorted(self.folder.glob("*.json")):
+            record = self._read(path)
+            self._by_key.setdefault(record["run"], []).append(record)
+        for records in self._by_key.values():
+            records.sort(key=lambda record: str(record["finished"]))
+
+    def newest(self, run: str) -> Record | None:
+        found = self._by_key.get(run)
+        return found[-1] if found else None
+
+    def has(self, run: str, code: str | None = None) -> bool:
+        return any(code is None or record["code"] == code for record in self._by_key.get(run, ()))
+
+    def __iter__(self) -> Iterator[Record]:
+        for records in self._by_key.values():
+            yield from records
+
+    def add(self, record: Record) -> Path:
+        """Write a new one, keyed by its run and the code that made it; what is there stays as it is."""
+        check(record)
+        key = digest([record["run"], record["code"]])
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")
+        record = {"key": key, **record, "finished": now}
+        path = self.folder / f"{record['name']}-s{record['seed']}-{key}.json"
+        with writing(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                raise RunError(f"{path} is there already and records are never changed: nothing was written.")
+            write_atomic(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+        self._by_key.setdefault(record["run"], []).append(record)
+        return path
+
+    @staticmethod
+    def _read(path: Path) -> Record:
+        try:
+            record: Record = json.loads(path.read_text(encoding="utf-8"))
+            check(record)
+            return record if {"run", "code", "name", "finished"} <= record.keys() else _damaged(path)
+        except (OSError, ValueError, KeyError, TypeError):
+            return _damaged(path)
+
+
+def _damaged(path: Path) -> Record:
+    raise RunError(f"{path} is no record of a run: restore it from version control, or remove it.")

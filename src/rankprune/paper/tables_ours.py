@@ -1,0 +1,161 @@
+"""The paper's figures as tables of our runs, and what we ask beyond: combinations, and when the rank term helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .evidence import LEAST, beats, best
+from .runs import Run
+from .table import HONEST, NAMES, Evidence, Table, numbers
+from .tables_paper import Scale
+
+_RANK = (
+    "rank: mean over the layers of δ-rank / full rank at δ 0.1 (the smallest k with ‖W̄ − W̄_k‖ < δ); exact: of the "
+    "numerical rank / full rank; dead: filters without a weight."
+)
+_BASE = ("acdc", "feather", "gmp", "rpg")
+AT = (99.0, 99.5)  # sparsities at which a combination must win to become a preset
+
+
+def lambdas(evidence: Evidence, scale: Scale) -> Table:
+    """Rank and accuracy against λ: mean over layers, their sum, and noise of the same size."""
+    data = numbers()["lambda"]
+    table = Table("lambda", data["title"], ("growth by", "λ", "accuracy", "rank", "exact", "dead"))
+    kinds: list[tuple[str, tuple[tuple[str, Any], ...]]] = [
+        ("rank, mean over layers", ()),
+        ("rank, sum over layers", (("method.rank_reduction", "sum"),)),
+        ("noise of its size, mean", (("method.rank_signal", "noise"),)),
+    ]
+    without = _at(evidence, data, scale, (("method.lam", 0),))
+    table.rows.append(("task gradient alone", "0", *_described(evidence, without)))
+    for label, settings in kinds:
+        for lam in data["lams"][1:]:
+            runs = _at(evidence, data, scale, (("method.lam", lam), *settings))
+            table.rows.append((label, f"{lam:g}", *_described(evidence, runs)))
+    table.notes = [*data["notes"], f"ours: {data[scale]} at {data['sparsity']} %.", _RANK, HONEST]
+    return evidence.finish(table)
+
+
+def _at(evidence: Evidence, data: dict[str, Any], scale: Scale, settings: tuple[tuple[str, Any], ...]) -> list[Run]:
+    return evidence.find(data[scale], "rpg", data["sparsity"], settings)
+
+
+def _described(evidence: Evidence, runs: list[Run]) -> tuple[str, ...]:
+    ranks = (evidence.number(runs, key) for key in ("delta_rank_ratio", "exact_rank_ratio"))
+    return (evidence.accuracy(runs), *ranks, evidence.number(runs, "dead_filters", 0))
+
+
+def ranks(evidence: Evidence, scale: Scale) -> Table:
+    """Average rank against sparsity, of every method run without further settings."""
+    data = numbers()["rank"]
+    table = Table("rank", data["title"], ("net", "method", "sparsity", "rank", "exact", "dead", "accuracy"))
+    for run in _plain(evidence, scale):
+        runs = evidence.find(run.task, run.method, run.percent)
+        accuracy, rank, exact, dead = _described(evidence, runs)
+        label = NAMES.get(run.method, run.method)
+        table.rows.append((_net(run), label, f"{run.percent or 0:g}", rank or "not run", exact, dead, accuracy))
+    table.notes = [*data["notes"], _RANK, HONEST]
+    return evidence.finish(table)
+
+
+def flops(evidence: Evidence, scale: Scale) -> Table:
+    """Accuracy against the MACs of one image; ERK spreads weights so that a layer's density falls with its size."""
+    data = numbers()["flops"]
+    table = Table("flops", data["title"], ("net", "method", "sparsity", "MACs", "accuracy"))
+    erk = (("method.distribution", "erk"),)
+    seen = [*_plain(evidence, scale), *_first_seeds(r for r in evidence.runs if r.settings == erk)]
+    for run in sorted(seen, key=lambda r: (r.task, r.percent or 0, r.method)):
+        runs = evidence.find(run.task, run.method, run.percent, run.settings)
+        sparse, dense = evidence.values(runs, "macs_sparse"), evidence.values(runs, "macs_dense")
+        share = f"{sum(sparse) / sum(dense):.4f}" if dense else "not run"
+        label = NAMES.get(run.method, run.method) + (", ERK" if run.settings else "")
+        table.rows.append((_net(run), label, f"{run.percent or 0:g}", share, evidence.accuracy(runs)))
+    table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", HONEST]
+    return evidence.finish(table)
+
+
+def combinations(evidence: Evidence, scale: Scale) -> Table:
+    """Extras on top of methods, and whether one combination may be called best."""
+    head = ("method", "sparsity", "accuracy", "rank", "exact", "dead")
+    table = Table("combinations", "Extras on top of methods: small VGG", head)
+    vgg = [r for r in evidence.runs if r.task.endswith("vgg") and not r.pretrained and r.percent is not None]
+    shown = [r for r in vgg if "+" in r.method or (r.method in _BASE and not r.settings)]
+    for run in sorted(_first_seeds(shown), key=lambda r: (r.percent or 0, r.method, str(r.settings))):
+        runs = evidence.find(run.task, run.method, run.percent, run.settings)
+        table.rows.append((_label(run), f"{run.percent:g}", *_described(evidence, runs)))
+    table.notes = [_RANK, verdict(evidence, vgg), HONEST]
+    return evidence.finish(table)
+
+
+def verdict(evidence: Evidence, runs: list[Run]) -> str:
+    """A sentence on whether a combination beats every single method by two standard errors."""
+    candidates: dict[str, dict[float, list[float]]] = {}
+    singles: dict[str, dict[float, list[float]]] = {}
+    for run in _first_seeds(r for r in runs if r.percent in AT):
+        if "+" not in run.method and run.settings:
+            continue
+        values = evidence.values(evidence.find(run.task, run.method, run.percent, run.settings), "accuracy_last")
+        into = candidates if "+" in run.method else singles
+        into.setdefault(_label(run), {})[float(run.percent or 0)] = values
+    # A method far behind on its first seed was not run again; the leaders are what must be beaten.
+    singles = {name: found for name, found in singles.items() if all(len(found.get(s, ())) > 1 for s in AT)}
+    won = best(candidates, singles, AT) if singles else None
+    rule = "by more than two standard errors of the difference, on three seeds each, at 99 and 99.5 %"
+    if won is None:
+        return f"best: no combination beats every leading single method {rule}."
+    return f"best: {won} beats every leading single method ({', '.join(singles)}) {rule}."
+
+
+def conditions(evidence: Evidence, scale: Scale) -> Table:
+    """RPG with and without its rank term under other conditions."""
+    head = ("condition", "λ 0", "λ 4", "helps", "rank, λ 0", "rank, λ 4")
+    table = Table("conditions", "When does the rank term help? RPG at λ 0 and λ 4", head)
+    pairs: dict[tuple[Any, ...], dict[float, Run]] = {}
+    for run in evidence.runs:
+        settings = dict(run.settings)
+        lam = settings.pop("method.lam", None)
+        if run.method == "rpg" and lam in (0, 4) and settings.get("method.rank_signal") is None:
+            group = (run.task, run.percent, tuple(sorted(settings.items())), run.pretrained)
+            pairs.setdefault(group, {}).setdefault(lam, run)
+    for (task, sparsity, settings, pretrained), by_lam in pairs.items():
+        if len(by_lam) < 2:
+            continue
+        runs = [evidence.find(r.task, r.method, r.percent, r.settings, r.pretrained) for r in (by_lam[0], by_lam[4])]
+        words = [f"{task} at {sparsity:g} %", *(f"{key}={value}" for key, value in settings)]
+        ranks = (evidence.number(found, "delta_rank_ratio") for found in runs)
+        without, with_term = (evidence.values(found, "accuracy_last") for found in runs)
+        accuracies = (evidence.accuracy(found) for found in runs)
+        condition = ", ".join([*words, *["pretrained"] * pretrained])
+        table.rows.append((condition, *accuracies, helps(with_term, without), *ranks))
+    table.notes = [f"helps: by more than two standard errors of the difference, on {LEAST} seeds each.", _RANK, HONEST]
+    return evidence.finish(table)
+
+
+def helps(ours: list[float], theirs: list[float]) -> str:
+    """A word on two lists of accuracies; none where there are too few to say."""
+    if min(len(ours), len(theirs)) < LEAST:
+        return ""
+    return "yes" if beats(ours, theirs) else "harms" if beats(theirs, ours) else "no"
+
+
+def _plain(evidence: Evidence, scale: Scale) -> list[Run]:
+    """One run a method and sparsity of CIFAR nets and ResNet-50, as the recipes have them."""
+    chosen = [r for r in evidence.runs if "cifar10" in r.task or "resnet50" in r.task]
+    chosen = [r for r in chosen if not (r.settings or r.pretrained or "+" in r.method or "vit" in r.task)]
+    return sorted(_first_seeds(chosen), key=lambda r: (r.task, r.method, r.percent or 0))
+
+
+def _first_seeds(runs: Any) -> list[Run]:
+    found: dict[tuple[Any, ...], Run] = {}
+    for run in runs:
+        found.setdefault((run.task, run.method, run.percent, run.settings), run)
+    return list(found.values())
+
+
+def _net(run: Run) -> str:
+    return run.task.removeprefix("cifar10-cpu-")
+
+
+def _label(run: Run) -> str:
+    options = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in run.settings)
+    return run.method + (f" ({options})" if options else "")

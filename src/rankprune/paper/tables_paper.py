@@ -1,0 +1,148 @@
+"""The tables that the paper prints: its number, its erratum and ours side by side."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from .measure import UPDATES, measurement_key
+from .table import HONEST, NAMES, Evidence, Table, numbers, plain
+
+Scale = Literal["cpu", "full"]
+_SMALL = "cpu scale: small nets at 16 pixels and few epochs stand in for the paper's; compare methods, not levels."
+
+
+def accuracies(name: str, evidence: Evidence, scale: Scale) -> Table:
+    """cifar10, imagenet, deit: a row a net, sparsity and method."""
+    data = numbers()[name]
+    errata = {(e["net"], e["sparsity"], e["method"]): e["says"] for e in data.get("errata", ())}
+    table = Table(name, data["title"], ("net", "sparsity", "method", "paper", "erratum", "ours"))
+    for net, rows in data["nets"].items():
+        task, paper, also = rows[scale], rows["paper"], rows.get("also", {})
+        dense = evidence.accuracy(evidence.find(task, "dense", None))
+        table.rows.append((net, "0", "dense", plain(rows["dense"]), "", dense))
+        for sparsity in sorted({*paper, *also.get("sparsities", ())}):
+            methods = dict.fromkeys([*paper.get(sparsity, {}), *also.get("methods", ())])
+            for method in methods:
+                value = paper.get(sparsity, {}).get(method)
+                runs = evidence.find(task, method, sparsity)
+                if value is None and not runs:
+                    continue
+                erratum = errata.get((net, sparsity, method), "")
+                label = NAMES.get(method, method)
+                table.rows.append((net, f"{sparsity:g}", label, plain(value), erratum, evidence.accuracy(runs)))
+    stands = ", ".join(f"{rows[scale]} for {net}" for net, rows in data["nets"].items())
+    table.notes = [*data.get("notes", ()), f"ours: {stands}.", *([_SMALL] if scale == "cpu" else ()), HONEST]
+    return evidence.finish(table)
+
+
+def scratch(evidence: Evidence, scale: Scale) -> Table:
+    """RPG from a trained net and from scratch."""
+    data = numbers()["scratch"]
+    task = data["nets"]["ResNet-50"][scale]
+    head = ("sparsity", "start", "paper", "ours", "MACs, paper", "MACs, ours")
+    table = Table("scratch", data["title"], head)
+    for sparsity, paper in data["paper"].items():
+        for start in ("pretrained", "scratch"):
+            if scale == "full":
+                runs = evidence.find(task, "rpg" if start == "pretrained" else "rpg-scratch", sparsity)
+            else:
+                runs = evidence.find(task, "rpg", sparsity, pretrained=start == "pretrained")
+            macs = f"{paper['macs']:.3f}" if start == "scratch" else ""
+            ours = evidence.accuracy(runs)
+            table.rows.append((f"{sparsity:g}", start, plain(paper[start]), ours, macs, _macs(evidence, runs)))
+    table.notes = ["MACs: of one image, as a share of the dense net.", *([_SMALL] if scale == "cpu" else ()), HONEST]
+    return evidence.finish(table)
+
+
+def maskrcnn(evidence: Evidence, scale: Scale) -> Table:
+    """Box and mask AP; at cpu scale, whether the recipes run."""
+    data = numbers()["maskrcnn"]
+    table = Table("maskrcnn", data["title"], ("sparsity", "method", "paper: box", "mask", "ours: box", "mask"))
+    cells: list[tuple[float, str, list[float]]] = [(0, "dense", data["dense"])]
+    cells += [(s, method, both) for s, row in data["paper"].items() for method, both in row.items()]
+    for sparsity, method, both in cells:
+        runs = evidence.find(data["task"], method, sparsity, smoke=scale == "cpu")
+        box, mask = _average_precision(evidence, runs, scale)
+        table.rows.append((f"{sparsity:g}", NAMES[method], f"{both[0]:.1f}", f"{both[1]:.1f}", box, mask))
+    if scale == "cpu":
+        table.notes.append("cpu scale: a few steps of the real recipe, to see that it runs; an AP of it means nothing.")
+    table.notes.append("Frozen parts are neither pruned nor counted. λ 0.5 and δ̃ 0.2: the authors' are unpublished.")
+    return evidence.finish(table)
+
+
+def _average_precision(evidence: Evidence, runs: list[Any], scale: Scale) -> tuple[str, str]:
+    if not runs:
+        return "not run", "not run"
+    found = evidence.records_of(runs)
+    if not found:
+        text = "not run" if runs[0].known() else f"no recipe {runs[0].name}"
+        return text, text
+    if any("failed" in record for record in found):
+        return "failed", "failed"
+    if scale == "cpu":
+        return "runs", "runs"
+    return tuple(evidence.number(runs, key, 1) or "no AP" for key in ("box_ap", "mask_ap"))  # type: ignore[return-value]
+
+
+def _macs(evidence: Evidence, runs: list[Any]) -> str:
+    sparse, dense = evidence.values(runs, "macs_sparse"), evidence.values(runs, "macs_dense")
+    return f"{sum(sparse) / sum(dense):.3f}" if dense else ""
+
+
+def runtime(evidence: Evidence, scale: Scale) -> Table:
+    """Milliseconds of one image."""
+    data = numbers()["runtime"]
+    head = ("sparsity", "paper: top-1", "paper: ms", "x dense", "ours: ms", "x dense", "x torch", "x onnxruntime")
+    table = Table("runtime", data["title"], head, planned=1)
+    record = evidence.records.newest(measurement_key("runtime"))
+    ours = {round(100 * row["sparsity"], 6): row for row in record["result"]["rows"]} if record else {}
+    times = {s: {r["name"]: r["median"] for r in row["rows"]} for s, row in ours.items()}
+    for sparsity, (milliseconds, top1) in data["paper"].items():
+        paper = (f"{top1:.2f}", f"{milliseconds:.2f}", f"{data['paper'][0][0] / milliseconds:.2f}")
+        mine = times.get(float(sparsity))
+        cells = ("not run", "", "", "")
+        if mine is not None:
+            speed = mine["rankprune"]
+            peers = (f"{mine[peer] / speed:.2f}" if peer in mine else "absent" for peer in ("torch", "onnxruntime"))
+            cells = (f"{1e3 * speed:.2f}", f"{times[0.0]['rankprune'] / speed:.2f}", *peers)  # type: ignore[assignment]
+        table.rows.append(("dense" if not sparsity else f"{sparsity:g}", *paper, *cells))
+    if record:
+        here, first = record["environment"], record["result"]["rows"][0]
+        threads = f"{here['cpu']}, {first['threads']} threads, batch 1, median of {first['rounds']} rounds in turns"
+        table.notes.append(f"ours: {record['result']['model']}; {threads}; x: how many times faster the engine is.")
+        table.done = 1
+    table.notes.append("paper: DeepSparse on another CPU; compare the ratios to dense, not the milliseconds.")
+    return table
+
+
+def overhead(evidence: Evidence, scale: Scale) -> Table:
+    """What the rank work costs, and what training costs beside dense training."""
+    data = numbers()["overhead"]
+    table = Table("overhead", data["title"], ("what", "paper", "ours"), planned=1)
+    record = evidence.records.newest(measurement_key("overhead"))
+    big, small = (record["result"][key] for key in ("resnet50", "small")) if record else ({}, {})
+    svd, whole = data["svd"], data["whole"]
+    share = svd["minutes"] / whole["minutes"]
+
+    def ours(found: dict[str, Any], key: str, form: str) -> str:
+        return format(found[key], form) if found else "not run"
+
+    dense, each = data["dense_training_flops"], 60 * svd["minutes"] / UPDATES
+    table.rows += [
+        ("SVD FLOPs of all updates, as the paper counts", f"{svd['flops']:.3g}", ours(big, "svd_flops", ".3g")),
+        ("FLOPs of the closed form instead, about", "", ours(big, "gram_flops", ".3g")),
+        ("FLOPs of dense training, ResNet-50", f"{dense:.3g}", ours(big, "dense_training_flops", ".3g")),
+        ("rank work as a share of the time", f"{share:.1%} (of {whole['minutes']} min)", ours(small, "share", ".2%")),
+        ("seconds of rank work an update, ResNet-50", f"{each:.2f}", ours(big, "rank_seconds", ".2f")),
+    ]
+    task = {"cpu": "cifar10-cpu-resnet20", "full": "imagenet-resnet50"}[scale]
+    for method, value in data["training_share"].items():
+        runs = evidence.find(task, method, 90)
+        text = evidence.number(runs, "training_share", 2) or "not run"
+        table.rows.append((f"training FLOPs at 90 % as a share of dense: {NAMES[method]}", f"{value:.2f}", text))
+    if small:
+        table.notes.append(f"share of the time, ours: {small['model']}, an update every {small['every']} steps.")
+    table.notes.append("paper: V100 GPUs; ours: a CPU. Training FLOPs: three passes a step over the weights then kept.")
+    finished = evidence.finish(table)
+    finished.planned, finished.done = finished.planned + 1, finished.done + (record is not None)
+    return finished
