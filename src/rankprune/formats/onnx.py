@@ -46,7 +46,7 @@ def save_onnx(model: nn.Module, example: Tensor, path: str | Path, *, sparse_ini
     data: bytes = proto.SerializeToString()
     error = difference(model, example, data)
     if not error <= TOLERANCE:  # also where it is NaN
-        raise Disagreement(f"{path} is not written: ONNX Runtime differs from torch by {error:.1e} of the outputs' scale")
+        raise Disagreement(f"{path} is not written: ONNX Runtime is off torch by {error:.1e} of the outputs' scale")
     write_atomic(path, data)
     return error
 
