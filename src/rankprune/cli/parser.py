@@ -35,9 +35,13 @@ Prune your own weights at once, without training, and save them.
   rankprune prune net.safetensors --model cifar-resnet20 --sparsity 0.95 --distribution erk --out pruned.safetensors
 """
 _SWEEP = """\
-Run many recipes one after another and compare them. Interrupt it and start it again as you like: what is done is kept.
+Run many recipes, each in a process of its own, and compare them. Interrupt it and start it again as you like: what is
+done is kept, and a run that is killed resumes.
 
   rankprune sweep sweep.yaml --out runs
+  rankprune sweep sweep.yaml --jobs 4               four at a time
+  rankprune sweep sweep.yaml --ray                  on Ray, started here; the extra: pip install 'rankprune[ray]'
+  rankprune sweep sweep.yaml --ray HOST:6379        on a cluster whose machines share the folder of --out
 
   # sweep.yaml: every method at every sparsity with every seed
   task: fashion
@@ -77,6 +81,24 @@ A table of finished runs; runs that differ in their seed alone are one row.
 
   rankprune compare runs/fashion-dense-* runs/fashion-rpg-98-*
   rankprune compare runs
+"""
+_REPORT = """\
+One HTML page about runs, finished or not: training, trade-offs, layers, masks, recipe. It needs no network.
+
+  rankprune report runs/fashion-rpg-98-1a2b3c4d
+  rankprune report runs --out comparison.html
+  rankprune report runs/fashion-rpg-98-* --engine         with the time of each layer on the sparse engine
+"""
+_WATCH = """\
+The same page while a run trains, on this machine alone; it renews itself.
+
+  rankprune watch runs/fashion-rpg-98-1a2b3c4d
+  rankprune watch runs --port 9000
+"""
+_FIGURES = """\
+Figures for papers, as PNG, SVG and PDF: training, trade-off, layers.
+
+  rankprune figures runs --out figures
 """
 _DEMO = """\
 Train a small CNN on embedded data dense, then to 98 % sparsity with RPG and with gradual magnitude pruning,
@@ -137,9 +159,23 @@ def build_parser() -> argparse.ArgumentParser:
     _overrides(sweep)
     _data(sweep)
     _out(sweep)
+    sweep.add_argument("--jobs", type=int, metavar="N", help="runs at a time (default: 1; on Ray as many as fit)")
+    cluster = "run on Ray: at this address, or started here"
+    sweep.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=cluster)
 
     compare = command("compare", "a table of finished runs", _COMPARE, "inspect")
     compare.add_argument("runs", metavar="RUN", nargs="+", help="a run folder, or a folder of run folders")
+
+    report = command("report", "an HTML page about runs", _REPORT, "report")
+    watch = command("watch", "the page while a run trains", _WATCH, "report")
+    figures = command("figures", "figures of runs for papers", _FIGURES, "report")
+    for reader in (report, watch, figures):
+        reader.add_argument("runs", metavar="RUN", nargs="+", help="a run folder, or a folder of run folders")
+    report.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
+    report.add_argument("--engine", action="store_true", help="time each layer on the sparse engine, now")
+    watch.add_argument("--host", default="127.0.0.1", metavar="H", help="a loopback address (default: %(default)s)")
+    watch.add_argument("--port", type=int, default=8765, metavar="N", help="0: any free one (default: %(default)s)")
+    figures.add_argument("--out", default="figures", metavar="DIR", help="where they go (default: %(default)s)")
 
     prune = command("prune", "prune your own weights at once", _PRUNE, "prune")
     prune.add_argument("checkpoint", metavar="CHECKPOINT", help="a weights file (.pth, .safetensors, ...)")
@@ -166,6 +202,17 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
     bench.add_argument("--image-size", type=int, metavar="N", help="pixels, where the file does not say")
 
+    paper = command("paper", "the paper's tables, regenerated", _PAPER, "paper")
+    paper.add_argument("what", metavar="NAME", help="list, run, or the name of a table")
+    paper.add_argument("--scale", choices=("cpu", "full"), default="cpu", help="small nets on a CPU, or the real ones")
+    paper.add_argument("--for", dest="duration", metavar="TIME", help="stop after 150m, 2h or 1h30m and save")
+    paper.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: %(default)s)")
+    paper.add_argument("--again", action="store_true", help="run also what only older code has a record of")
+    paper.add_argument("--results", default="results", metavar="DIR", help="of queue.yaml, records/ and tables/")
+    paper.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # one of several
+    _data(paper)
+    _out(paper)
+
     export = command("export", "write a network as a file for others", _EXPORT, "export")
     export.add_argument("run_or_file", metavar="RUN", help="a run folder or a weights file")
     export.add_argument("--to", required=True, choices=("sparse", "safetensors", "onnx", "engine"), help="kind of file")
@@ -177,17 +224,6 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("--batch", type=int, default=1, metavar="N", help="images at once (default: %(default)s)")
     export.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
     export.add_argument("--image-size", type=int, metavar="N", help="pixels, where the file does not say")
-
-    paper = command("paper", "the paper's tables, regenerated", _PAPER, "paper")
-    paper.add_argument("what", metavar="NAME", help="list, run, or the name of a table")
-    paper.add_argument("--scale", choices=("cpu", "full"), default="cpu", help="small nets on a CPU, or the real ones")
-    paper.add_argument("--for", dest="duration", metavar="TIME", help="stop after 150m, 2h or 1h30m and save")
-    paper.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: %(default)s)")
-    paper.add_argument("--again", action="store_true", help="run also what only older code has a record of")
-    paper.add_argument("--results", default="results", metavar="DIR", help="of queue.yaml, records/ and tables/")
-    paper.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # one of several
-    _data(paper)
-    _out(paper)
 
     recipes = command("recipes", "list recipes", "List the recipes that can be run by name.", "lists")
     recipes.add_argument("pattern", nargs="?", default="*", help="a shell pattern, such as 'cifar10-cpu-*-98'")

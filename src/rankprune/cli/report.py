@@ -1,0 +1,48 @@
+"""`rankprune report`, `rankprune watch` and `rankprune figures`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from rankprune.report.collect import Collector
+
+from .output import emit, say
+
+
+def run(args: argparse.Namespace) -> int:
+    return {"report": _report, "watch": _watch, "figures": _figures}[args.command](args)
+
+
+def _report(args: argparse.Namespace) -> int:
+    from rankprune.report.page import write_page
+
+    data = Collector(args.runs, engine=args.engine).collect(say)
+    size = write_page(data, Path(args.out))
+    found = {"out": args.out, "bytes": size, "runs": len(data["runs"])}
+    return emit(args.json, found, f"{args.out}: {len(data['runs'])} runs, {size / 1e6:.1f} MB, opens without a network")
+
+
+def _watch(args: argparse.Namespace) -> int:
+    import torch
+
+    from rankprune.report.live import Server
+
+    os.nice(10)  # the run comes first
+    torch.set_num_threads(1)
+    with Server(args.runs, args.host, args.port) as server:
+        emit(args.json, {"url": server.url}, f"{server.url} shows the run; Ctrl-C ends the page, not the run")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
+
+
+def _figures(args: argparse.Namespace) -> int:
+    from rankprune.report.figures import write_figures
+
+    files = [str(path) for path in write_figures(Collector(args.runs).collect(say), Path(args.out))]
+    return emit(args.json, files, "\n".join(files))

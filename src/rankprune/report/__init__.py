@@ -1,0 +1,1 @@
+"""A page, a live page and figures from the folders of runs."""

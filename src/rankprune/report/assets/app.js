@@ -1,0 +1,54 @@
+// Start, choices, and news from the server.
+function draw() {
+  drawOverview();
+  if (runs().length > 1) drawRuns();
+  drawLegends();
+  drawTraining();
+  drawTradeoff();
+  drawLayers();
+  drawOneLayer();
+  drawEngine();
+  drawRecipe();
+  const shown = [...document.querySelectorAll('main > section')].filter((section) => !section.hidden);
+  const names = { overview: 'Overview', tradeoff: 'Trade-off', layer: 'One layer', engine: 'Engine', recipe: 'Recipe' };
+  const links = shown.map((s) => make('li', {}, make('a', { href: `#${s.id}` }, names[s.id] || s.querySelector('h2').textContent)));
+  if (byId('nav').children.length !== links.length) byId('nav').replaceChildren(...links);
+}
+
+function setFocus(id) {
+  state.focus = id;
+  draw();
+}
+
+function listen() {
+  const place = byId('live');
+  const say = (kind, text) => { place.dataset.state = kind; if (place.textContent !== text) place.textContent = text; };
+  place.hidden = false;
+  say('on', 'Live');
+  const source = new EventSource('events');
+  source.onopen = () => say('on', 'Live');
+  source.onerror = () => say('lost', 'Connection lost');
+  source.addEventListener('problem', (event) => { place.title = event.data; say('lost', 'Cannot read the run'); });
+  source.onmessage = (event) => {
+    state.data = JSON.parse(event.data);
+    draw();
+    const done = runs().every((run) => run.result);
+    say(done ? 'done' : 'on', `${done ? 'Finished' : 'Live'} · ${new Date(state.data.made).toLocaleTimeString()}`);
+  };
+}
+
+function start() {
+  state.data = JSON.parse(byId('data').textContent);
+  const best = [...runs()].sort((a, b) => (b.result?.accuracy_last ?? -1) - (a.result?.accuracy_last ?? -1));
+  // Live, one comes to look at the unfinished run; otherwise at the best of the pruned ones.
+  const live = document.documentElement.dataset.live === 'yes';
+  state.focus = ((live && runs().find((r) => !r.result)) || best.find((r) => r.method !== 'dense') || best[0]).id;
+  byId('pick').addEventListener('change', (event) => setFocus(event.target.value));
+  byId('pick-layer').addEventListener('change', (event) => { state.layer = event.target.value; drawOneLayer(); drawLayers(); });
+  byId('filter').addEventListener('input', (event) => { state.filter = event.target.value.trim(); draw(); });
+  startTheme(draw);
+  draw();
+  if (live) listen();
+}
+
+start();

@@ -1,0 +1,79 @@
+// A chart in its figure: title, caption, drawing with a spoken summary, and the same numbers as a table.
+const charts = new Map();
+
+// The library takes some markup in text; names from run folders are to be seen as they are.
+const plain = (text) => String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
+
+function axis(title, more = {}) {
+  return { title: { text: title, standoff: 8, font: { size: 12, color: colour('soft') } }, gridcolor: colour('line'),
+    zeroline: false, linecolor: colour('line'), tickfont: { size: 11, color: colour('soft') }, automargin: true, ...more };
+}
+
+// A logarithmic axis of shares, labelled at round ones.
+function logAxis(title, values, more = {}) {
+  const seen = values.filter((v) => known(v) && v > 0);
+  const [low, high] = [Math.min(...seen), Math.max(...seen)];
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+    const steps = high / low > 300 ? [1] : high / low > 20 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7];
+    for (const step of steps) ticks.push(step * 10 ** power);
+  }
+  const label = (v) => `${Number((100 * v).toPrecision(2))} %`;
+  return axis(title, { type: 'log', tickvals: ticks, ticktext: ticks.map(label), ...more });
+}
+
+function layout(more) {
+  return {
+    paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', showlegend: false, hovermode: 'closest', dragmode: false,
+    margin: { l: 8, r: 12, t: 8, b: 8 }, font: { family: getComputedStyle(document.body).fontFamily, color: colour('ink'), size: 12 },
+    hoverlabel: { bgcolor: colour('card'), bordercolor: colour('line'), font: { color: colour('ink'), size: 12 }, align: 'left', namelength: -1 },
+    ...more,
+  };
+}
+
+const CONFIG = { responsive: true, displaylogo: false, displayModeBar: false, showTips: false, doubleClick: 'reset' };
+
+// what: {title, caption, summary, legend, traces, layout, head, rows, empty, height}; `empty` says why there is nothing to draw.
+function drawChart(id, what) {
+  const figure = byId(id);
+  if (!charts.has(id)) {
+    const title = make('h3', { id: `${id}-title` });
+    const caption = make('figcaption');
+    const legend = make('ul', { class: 'legend' });
+    const plot = make('div', { class: 'plot', role: 'img' });
+    const empty = make('p', { class: 'empty' });
+    const place = make('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-labelledby': `${id}-title` });
+    const details = make('details', {}, make('summary', {}, 'Show the numbers'), place);
+    figure.setAttribute('aria-labelledby', `${id}-title`);
+    figure.replaceChildren(title, caption, legend, plot, empty, details);
+    const parts = { title, caption, legend, plot, empty, place, details };
+    details.addEventListener('toggle', () => fillTable(parts));
+    charts.set(id, parts);
+  }
+  const parts = charts.get(id);
+  parts.what = what;
+  parts.title.textContent = what.title;
+  parts.caption.textContent = what.caption || '';
+  parts.empty.textContent = what.empty || '';
+  parts.plot.hidden = parts.details.hidden = Boolean(what.empty);
+  parts.empty.hidden = !what.empty;
+  fillLegend(parts.legend, what.empty ? [] : what.legend || []);
+  if (what.empty) { Plotly.purge(parts.plot); return; }
+  parts.plot.setAttribute('aria-label', `${what.title}. ${what.summary} The numbers are in the table that follows.`);
+  parts.plot.style.height = what.height ? `${what.height}px` : '';
+  Plotly.react(parts.plot, what.traces, layout(what.layout || {}), CONFIG);
+  fillTable(parts);
+}
+
+function fillTable(parts) {
+  if (parts.details.open) parts.place.replaceChildren(plainTable(parts.what.title, parts.what.head, parts.what.rows));
+}
+
+// Items: [sign, name of its colour, text].
+function fillLegend(place, items) {
+  place.replaceChildren(...items.map(([glyph, hue, text]) => {
+    const sign = make('b', { 'aria-hidden': 'true' }, glyph);
+    sign.style.color = `var(--${hue})`;
+    return make('li', {}, sign, text);
+  }));
+}

@@ -1,0 +1,105 @@
+// The run in focus in a few figures, the table of runs, the engine, recipe and environment.
+const denseOf = (run) => state.data.points.find((p) => p.task === run.task && p.method === 'dense');
+
+function tile(label, value, unit, more, share) {
+  return make('div', { class: 'tile' }, make('dt', {}, label), make('dd', {}, value, unit ? make('small', {}, ` ${unit}`) : null),
+    ...more.filter(Boolean).map((text) => make('dd', { class: 'more' }, text)), known(share) ? meter(share) : null);
+}
+
+const figure = (x, digits = 2) => (known(x) ? (100 * x).toFixed(digits) : NONE);
+
+function finishedTiles(run) {
+  const r = run.result, dense = denseOf(run);
+  const gap = dense && run.method !== 'dense' ? `${(100 * Math.abs(r.accuracy_last - dense.accuracy)).toFixed(2)} points ${r.accuracy_last < dense.accuracy ? 'below' : 'above'} dense` : '';
+  return [
+    tile('Test accuracy', figure(r.accuracy_last), '%', [gap || `best ${percent(r.accuracy_best)} in epoch ${r.best_epoch ?? NONE}`]),
+    tile('Sparsity', sparsityText(r.sparsity).replace(' %', ''), '%', [`${count(r.kept)} of ${count(r.prunable)} weights kept`]),
+    tile('Model file', short(r.bytes_sparse, 'B'), '', [r.bytes_sparse < r.bytes_dense ? `${times(r.bytes_dense, r.bytes_sparse)} smaller than dense` : `dense: ${short(r.bytes_dense, 'B')}`]),
+    tile('MACs per image', short(r.macs_sparse), '', [r.macs_sparse < r.macs_dense ? `${times(r.macs_dense, r.macs_sparse)} fewer than dense` : `dense: ${short(r.macs_dense)}`]),
+    tile(`δ-rank, δ = ${run.delta}`, figure(r.delta_rank_ratio, 1), '% of full', [`exact rank ${percent(r.exact_rank_ratio, 1)}`]),
+    tile('Dead filters', count(r.dead_filters), `of ${count(r.filters)}`, [known(r.filters) ? percent(r.dead_filters / r.filters, 1) : '']),
+    tile('Training', duration(r.seconds), '', [known(r.training_share) ? `${percent(r.training_share, 0)} of dense training FLOPs` : `${count(r.steps)} steps`]),
+  ];
+}
+
+function runningTiles(run) {
+  const last = run.metrics.at(-1);
+  return [
+    tile('Epoch', last ? count(last.epoch) : '0', `of ${count(run.epochs)}`, ['not finished'], (last?.epoch || 0) / (run.epochs || 1)),
+    tile('Test accuracy', last ? figure(last.test_top1) : NONE, last ? '%' : '', [last && !last.at_target ? `at ${sparsityText(last.sparsity)}: not at its target, does not count` : '']),
+    tile('Sparsity now', last ? sparsityText(last.sparsity).replace(' %', '') : NONE, last ? '%' : '', [`target ${sparsityText(run.target)}`], last ? last.sparsity / (run.target || 1) : 0),
+    tile('Training loss', last ? fixed(last.train_loss, 3) : NONE, '', [last ? `test loss ${fixed(last.test_loss, 3)}` : '']),
+    tile('Learning rate', last && known(last.lr) ? String(Number(last.lr.toPrecision(3))) : NONE, '', []),
+    tile('Time', last ? duration(last.seconds) : NONE, '', [last && run.epochs > last.epoch ? `about ${duration((last.seconds / last.epoch) * (run.epochs - last.epoch))} to go` : '']),
+  ];
+}
+
+function drawOverview() {
+  const run = focused(), many = runs().length > 1;
+  byId('title').textContent = run.name;
+  document.title = `${run.name} · rankprune report`;
+  byId('subject').textContent = many ? `Report on ${runs().length} runs; in focus:` : 'Report on one run';
+  byId('subtitle').textContent = `${run.task} · ${run.method === 'dense' ? 'dense' : `${run.method}, target ${sparsityText(run.target)}`} · seed ${run.seed ?? NONE} · ${count(run.epochs)} epochs`;
+  byId('pick-field').hidden = !many;
+  byId('runs').hidden = !many;
+  byId('pick').replaceChildren(...runs().map((r) => make('option', { value: r.id, selected: r === run }, r.name)));
+  byId('tiles').replaceChildren(...(run.result ? finishedTiles(run) : runningTiles(run)));
+  byId('problem').textContent = run.problem ? `Shown without its layers: ${run.problem}` : '';
+  byId('foot').textContent = `Made ${new Date(state.data.made).toLocaleString()} by rankprune ${state.data.version}.`;
+}
+
+let runTable = null;
+function drawRuns() {
+  const result = (key, label, cell, title) => ({ key, label, title, number: true, value: (r) => r.result?.[key], cell: (r) => (r.result ? cell(r.result, r) : NONE) });
+  const name = (r) => make('button', { type: 'button', class: 'link', title: r.name, 'data-key': `run ${r.id}`, 'aria-pressed': String(r === focused()), on: { click: () => setFocus(r.id) } }, r.name);
+  const differ = (value) => new Set(runs().map(value)).size > 1;
+  const columns = [
+    { key: 'name', label: 'Run', value: (r) => r.name, cell: name },
+    result('accuracy_last', 'Accuracy', (x) => percent(x.accuracy_last), 'test top-1 of the last epoch, at exactly the sparsity shown'),
+    result('sparsity', 'Sparsity', (x) => sparsityText(x.sparsity)),
+    { key: 'method', label: 'Method', value: (r) => r.method },
+    result('accuracy_best', 'Best', (x) => percent(x.accuracy_best), 'of the best epoch at the final sparsity'),
+    result('macs_sparse', 'MACs', (x) => short(x.macs_sparse), 'of one image, over the weights kept'),
+    result('bytes_sparse', 'File', (x) => short(x.bytes_sparse, 'B')),
+    result('delta_rank_ratio', 'δ-rank', (x) => percent(x.delta_rank_ratio, 1), `mean over the layers of δ-rank / full rank, δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}`),
+    result('exact_rank_ratio', 'Exact rank', (x) => percent(x.exact_rank_ratio, 1), 'mean over the layers of exact rank / full rank'),
+    result('dead_filters', 'Dead', (x) => `${count(x.dead_filters)} of ${count(x.filters)}`, 'filters without a weight'),
+    result('training_share', 'Training', (x) => percent(x.training_share, 0), 'FLOPs as a share of dense training'),
+    result('seconds', 'Time', (x) => duration(x.seconds)),
+    ...(differ((r) => r.task) ? [{ key: 'task', label: 'Task', value: (r) => r.task }] : []),
+    ...(differ((r) => r.seed) ? [{ key: 'seed', label: 'Seed', number: true, value: (r) => r.seed }] : []),
+    ...(runs().some((r) => !r.result) ? [{ key: 'state', label: 'State', value: (r) => (r.result ? 'finished' : `epoch ${r.metrics.at(-1)?.epoch ?? 0} of ${r.epochs ?? NONE}`) }] : []),
+  ];
+  runTable ??= new SortedTable(byId('runs-table'), 'Runs', columns, { sort: { key: 'accuracy_last', way: 'descending' }, current: (r) => r === focused() });
+  runTable.columns = columns;
+  runTable.show(shownRuns(), 'No run fits the filter.');
+  const text = `${shownRuns().length} of ${runs().length} runs shown.`;
+  if (byId('shown').textContent !== text) byId('shown').textContent = text;
+  byId('runs-note').textContent = `δ-rank: mean share of full rank at δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}. MACs: of one image, over the weights kept. Training: FLOPs as a share of dense training.`;
+}
+
+function drawEngine() {
+  const run = focused(), engine = run.engine;
+  byId('engine').hidden = !engine;
+  if (!engine) return;
+  const list = engine.layers.filter((l) => known(l.ms)), total = list.reduce((sum, l) => sum + l.ms, 0);
+  const faster = engine.torch_ms / engine.engine_ms;
+  byId('engine-note').textContent = `${run.name}, one image, ${engine.threads} thread${engine.threads === 1 ? '' : 's'}, measured where this page was made: ${engine.engine_ms.toFixed(2)} ms against ${engine.torch_ms.toFixed(2)} ms in torch (${faster > 1.02 ? `${faster.toFixed(1)}× faster` : 'not faster'}).`;
+  const shown = [...list].reverse();
+  const slowest = [...list].sort((a, b) => b.ms - a.ms)[0];
+  drawChart('chart-engine', { title: 'Time per layer', caption: `Slowest: ${slowest.name}, ${percent(slowest.ms / total, 0)} of the kernels’ time`,
+    summary: `Bar chart of ${list.length} operators. The slowest is ${slowest.name} with ${slowest.ms.toFixed(3)} milliseconds.`,
+    traces: [{ type: 'bar', orientation: 'h', x: shown.map((l) => l.ms), y: shown.map((l, i) => `${shown.length - i} ${plain(l.name)}`), marker: { color: colour('accent'), cornerradius: 3 },
+      text: shown.map((l) => `${plain(l.name)}: ${l.ms.toFixed(3)} ms<br>${plain(l.kernel)}`), textposition: 'none', hoverinfo: 'text' }],
+    height: Math.max(320, 60 + 20 * list.length), layout: { bargap: 0.35, xaxis: axis('milliseconds', { rangemode: 'tozero' }), yaxis: axis('', { type: 'category', tickmode: 'linear' }) },
+    head: ['operator', 'kernel', 'milliseconds', 'weights kept'], rows: engine.layers.map((l) => [l.name, l.kernel, fixed(l.ms, 4), count(l.kept)]) });
+}
+
+function drawRecipe() {
+  const run = focused(), others = runs().filter((r) => r !== run);
+  const facts = (place, key) => place.replaceChildren(...Object.entries(run[key]).map(([name, value]) =>
+    make('div', { class: others.some((r) => r[key][name] !== value) ? 'differs' : null }, make('dt', {}, name), make('dd', {}, value))));
+  facts(byId('recipe-facts'), 'recipe');
+  facts(byId('environment-facts'), 'environment');
+  byId('recipe-note').textContent = `Of ${run.name}.${others.length ? ' Marked: what is not the same in every run.' : ''}`;
+}

@@ -1,0 +1,50 @@
+// What is shown at all (focus, filter), and in which colour.
+const state = { data: null, focus: null, filter: '', layer: null };
+const HUES = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
+const SYMBOLS = ['circle', 'square', 'diamond', 'triangle-up', 'cross', 'x', 'star'];
+const GLYPHS = ['●', '■', '◆', '▲', '✚', '✖', '★'];
+
+const runs = () => state.data.runs;
+const focused = () => runs().find((run) => run.id === state.focus) || runs()[0];
+const words = (run) => `${run.name} ${run.id} ${run.method} ${run.task} seed ${run.seed} ${run.result ? 'finished' : 'unfinished'}`.toLowerCase();
+
+function passes(run) {
+  const text = words(run);
+  return state.filter.toLowerCase().split(/\s+/).every((term) => text.includes(term));
+}
+
+const shownRuns = () => runs().filter(passes);
+// What charts compare: the runs of the focus's task that pass the filter, with the focus always among them, on top.
+function peers() {
+  const focus = focused();
+  return [...shownRuns().filter((run) => run.task === focus.task && run !== focus), focus];
+}
+
+// Runs are told apart by method; where all have the same, by recipe.
+function seriesOf(run) {
+  return new Set(runs().map((r) => r.method).filter((m) => m !== 'dense')).size > 1 || run.method === 'dense' ? run.method : run.name;
+}
+
+// The best seven have a colour and a sign of their own, the rest is grey: more hues would not be told apart.
+function palette() {
+  const best = new Map();
+  for (const run of runs()) {
+    const key = seriesOf(run);
+    if (key !== 'dense') best.set(key, Math.max(best.get(key) ?? -1, run.result?.accuracy_last ?? -1));
+  }
+  const order = [...best.keys()].sort((a, b) => best.get(b) - best.get(a));
+  const found = new Map([['dense', { colour: 'soft', symbol: 'line-ew-open', glyph: '┅', named: true }]]);
+  order.forEach((key, i) => found.set(key, i < HUES.length
+    ? { colour: HUES[i], symbol: SYMBOLS[i], glyph: GLYPHS[i], named: true }
+    : { colour: key === seriesOf(focused()) ? 'ink' : 'faint', symbol: 'circle', glyph: '●', named: key === seriesOf(focused()) }));
+  return found;
+}
+
+function drawLegends() {
+  const styles = palette();
+  const present = new Set(peers().map(seriesOf));
+  const items = [...styles].filter(([key, style]) => present.has(key) && style.named).map(([key, style]) => [style.glyph, style.colour, key]);
+  const others = [...styles].filter(([key, style]) => present.has(key) && !style.named).map(([key]) => key);
+  if (others.length) items.push(['●', 'faint', `others: ${others.join(', ')}`]);
+  for (const place of document.querySelectorAll('[data-legend]')) fillLegend(place, present.size < 2 ? [] : items);
+}

@@ -1,0 +1,36 @@
+// Light, dark, or as the system says; charts read their colours off the style sheet.
+const THEMES = ['auto', 'light', 'dark'];
+const system = window.matchMedia('(prefers-color-scheme: dark)');
+
+function remembered() {
+  try { return localStorage.getItem('rankprune-theme') || 'auto'; } catch { return 'auto'; } // files may have no storage
+}
+
+function setTheme(name) {
+  if (name === 'auto') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  const button = byId('theme');
+  button.textContent = { auto: 'Auto', light: 'Light', dark: 'Dark' }[name];
+  button.setAttribute('aria-label', `Colours: ${name}. Change`);
+  button.dataset.theme = name;
+  try { localStorage.setItem('rankprune-theme', name); } catch { /* not remembered then */ }
+}
+
+// The resolved value of a colour of the style sheet.
+function colour(name) {
+  const probe = make('span');
+  probe.style.color = `var(--${name})`;
+  document.body.append(probe);
+  const value = getComputedStyle(probe).color;
+  probe.remove();
+  return value;
+}
+
+function startTheme(redraw) {
+  setTheme(THEMES.includes(remembered()) ? remembered() : 'auto');
+  byId('theme').addEventListener('click', () => {
+    setTheme(THEMES[(THEMES.indexOf(byId('theme').dataset.theme) + 1) % THEMES.length]);
+    redraw();
+  });
+  system.addEventListener('change', redraw);
+}
