@@ -117,7 +117,7 @@ def test_bad_settings(change: dict[str, object], message: str) -> None:
 
 
 def test_unknown_names_and_missing_roots() -> None:
-    with pytest.raises(DataError, match="named 'cifar': the nearest is 'cifar10', of cifar10, fashion, imagefolder"):
+    with pytest.raises(DataError, match="named 'cifar': the nearest is 'cifar10', of cifar10, coco, fashion, imagefolder"):
         load_data("cifar")
     for name in ("cifar10", "imagefolder"):
         with pytest.raises(DataError, match=f"data set {name} is read from a folder"):

@@ -1,4 +1,4 @@
-"""Data by name: the embedded Fashion-MNIST slice, CIFAR-10 in its official files, and folders of images."""
+"""Data by name: the embedded Fashion-MNIST slice, CIFAR-10 in its official files, folders of images, COCO."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-
-from torch import Tensor
+from typing import Any, ClassVar
 
 from rankprune.data.sampling import Sampling
 
-Batch = tuple[Tensor, Tensor]
+# Images and labels, two tensors; or of a detection set two lists, of images of their own sizes and of their targets.
+Batch = tuple[Any, Any]
 
 # Label of the samples that fill up a rank's share of the test set; cross entropy passes it over by default.
 IGNORE = -100
@@ -24,6 +24,8 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 class DataModule(ABC):
     """Normalised float images and integer labels, in batches that (seed, epoch, batch) determines."""
+
+    metric: ClassVar[str] = "top1"  # by which the best epoch is chosen
 
     def __init__(self, name: str, num_classes: int, in_channels: int, image_size: int, sampling: Sampling) -> None:
         self.name = name

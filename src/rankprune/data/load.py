@@ -7,13 +7,14 @@ from pathlib import Path
 
 from rankprune.data.base import STATISTICS, DataModule
 from rankprune.data.cifar10 import download_cifar10, read_cifar10
+from rankprune.data.coco import CocoData
 from rankprune.data.errors import DataError
 from rankprune.data.fashion import read_fashion
 from rankprune.data.imagefolder import FolderData
 from rankprune.data.memory import MemoryData
 from rankprune.data.sampling import Sampling
 
-_NAMES = ("cifar10", "fashion", "imagefolder")
+_NAMES = ("cifar10", "coco", "fashion", "imagefolder")
 
 
 def list_data() -> list[str]:
@@ -30,6 +31,9 @@ def load_data(
     augment: bool = True,
     rand_augment: str | None = None,
     erase: float = 0.0,
+    interpolation: str = "bilinear",
+    repeats: int = 1,
+    steps_per_epoch: int | None = None,
     normalize: str | None = None,
     limit_train: int | None = None,
     limit_test: int | None = None,
@@ -38,13 +42,14 @@ def load_data(
     workers: int = 0,
     download: bool = False,
 ) -> DataModule:
-    """Open ``"fashion"`` (embedded), ``"cifar10"`` or ``"imagefolder"`` (both in the folder ``root``).
+    """Open ``"fashion"`` (embedded), ``"cifar10"``, ``"imagefolder"`` or ``"coco"`` (these in the folder ``root``).
 
-    ``image_size``: 28 or 14 for fashion, 32 or 16 for cifar10, any (224) for imagefolder. ``batch_size`` counts one
-    rank's samples. ``normalize`` takes another data set's mean and std ("cifar10", "fashion", "imagenet"), as
-    weights trained with them need. ``rand_augment`` (a policy of timm's) and ``erase`` (a chance) vary an
-    imagefolder's images further. The limits keep so many images, spread over the set. ``workers`` decode an
-    imagefolder; ``download`` fetches a missing cifar10 (call it on one rank first).
+    ``image_size``: 28 or 14 for fashion, 32 or 16 for cifar10, any (224) for imagefolder, none for coco.
+    ``batch_size`` counts one rank's samples. ``normalize`` takes another data set's mean and std ("cifar10",
+    "fashion", "imagenet"), as weights trained with them need. ``rand_augment`` (a policy of timm's), ``erase`` (a
+    chance) and ``interpolation`` are of an imagefolder. The limits keep so many images, spread over the set.
+    ``repeats`` and ``steps_per_epoch`` are explained at `Sampling`. ``workers`` decode an imagefolder or coco;
+    ``download`` fetches a missing cifar10 (call it on one rank first).
     """
     if name not in _NAMES:
         nearest = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]
@@ -53,6 +58,11 @@ def load_data(
         raise DataError(f"normalize={normalize!r} is unknown: it is one of {', '.join(STATISTICS)}.")
     if name != "imagefolder" and (rand_augment or erase):
         raise DataError(f"rand_augment and erase are for an imagefolder, and the data set is {name}: leave them out.")
+    sampling = {
+        "batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size,
+        "repeats": repeats, "steps": steps_per_epoch,
+    }  # fmt: skip
+    limits = limit_train, limit_test
     if name == "fashion":
         images = read_fashion()
     elif root is None:
@@ -61,21 +71,21 @@ def load_data(
         return FolderData(
             Path(root),
             224 if image_size is None else image_size,
-            batch_size,
-            seed,
-            rank,
-            world_size,
+            sampling,
             normalize or "imagenet",
             augment,
-            (limit_train, limit_test),
+            limits,
             workers,
             rand_augment,
             erase,
+            interpolation,
         )
+    elif name == "coco":
+        return CocoData(Path(root), sampling, augment, limits, workers)
     else:
         if download:
             download_cifar10(Path(root))
         images = read_cifar10(Path(root))
-    images = images.limited(limit_train, limit_test).at_size(image_size, name)
-    sampling = Sampling(len(images.train_labels), len(images.test_labels), batch_size, seed, rank, world_size)
-    return MemoryData(name, images, 10, sampling, normalize or name, augment)
+    images = images.limited(*limits).at_size(image_size, name)
+    drawn = Sampling(len(images.train_labels), len(images.test_labels), **sampling)
+    return MemoryData(name, images, 10, drawn, normalize or name, augment)

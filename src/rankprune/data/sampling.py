@@ -37,6 +37,10 @@ class Sampling:
     The ranks' batches of one step together are the batch that a single process with ``world_size * batch_size``
     would have drawn. Training drops the samples left over from the last full step; testing keeps every sample, and
     where the ranks' shares differ the shorter ones are filled up with the index -1.
+
+    With ``repeats`` each image comes so many times in a row and a pass ends after as many samples as ever: repeated
+    augmentation (Hoffer et al. 2020), as timm samples it. ``steps`` cuts the stream of passes into epochs of so many
+    batches instead of one pass each.
     """
 
     train_size: int
@@ -45,8 +49,12 @@ class Sampling:
     seed: int = 0
     rank: int = 0
     world_size: int = 1
+    repeats: int = 1
+    steps: int | None = None
 
     def __post_init__(self) -> None:
+        if self.repeats < 1 or (self.steps is not None and self.steps < 1):
+            raise DataError(f"repeats={self.repeats} and steps_per_epoch={self.steps} must be at least 1.")
         if self.batch_size < 1 or self.seed < 0 or not 0 <= self.rank < self.world_size:
             raise DataError(
                 f"batch_size={self.batch_size} must be at least 1, seed={self.seed} at least 0 "
@@ -67,6 +75,10 @@ class Sampling:
 
     @property
     def batches_per_epoch(self) -> int:
+        return self._batches_per_pass if self.steps is None else self.steps
+
+    @property
+    def _batches_per_pass(self) -> int:
         return self.train_size // self.step_size
 
     @property
@@ -81,9 +93,22 @@ class Sampling:
                 f"Epoch {epoch} from batch {start_batch} was asked for, of epochs 0, 1, ... "
                 f"with {self.batches_per_epoch} batches each."
             )
-        order = torch.randperm(self.train_size, generator=generator(self.seed, epoch))
-        steps = order[: self.batches_per_epoch * self.step_size].view(-1, self.step_size)
-        return [(i, steps[i]) for i in range(start_batch, self.batches_per_epoch)]
+        found: list[tuple[int, Tensor]] = []
+        number, held, steps = start_batch, -1, torch.empty(0)
+        for batch in range(epoch * self.batches_per_epoch + start_batch, (epoch + 1) * self.batches_per_epoch):
+            whole, part = divmod(batch, self._batches_per_pass)
+            if whole != held:
+                held, steps = whole, self._pass(whole)
+            found.append((number, steps[part]))
+            number += 1
+        return found
+
+    def _pass(self, number: int) -> Tensor:
+        """The steps of one pass through the images, (steps, samples of a step)."""
+        order = torch.randperm(self.train_size, generator=generator(self.seed, number))
+        if self.repeats > 1:
+            order = order.repeat_interleave(self.repeats)
+        return order[: self._batches_per_pass * self.step_size].view(-1, self.step_size)
 
     def test_batches(self, batch_size: int) -> list[Tensor]:
         """This rank's test indices, as many on every rank, -1 where there is no sample."""

@@ -89,7 +89,7 @@ def to_dict(recipe: Recipe) -> dict[str, Any]:
 def fingerprint(recipe: Recipe) -> str:
     """Eight hex digits of all that decides the outcome of a run."""
     leave_out: dict[str, Any] = dict(_NOT_IN_HASH)
-    if recipe.data.name == "imagefolder":  # there the folder is the data set
+    if recipe.data.name in ("coco", "imagefolder"):  # there the folder is the data set
         leave_out["data"] = {"workers", "download"}
     text = json.dumps(recipe.model_dump(mode="json", exclude=leave_out), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -23,6 +23,7 @@ class Data(Section):
     augment: bool = True
     rand_augment: str | None = None  # timm's, of an imagefolder: rand-m9-mstd0.5-inc1
     erase: float = Field(default=0, ge=0, le=1)  # chance that a patch of an imagefolder's image is erased
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"  # of an imagefolder's resizing
     normalize: str | None = None
     limit_train: int | None = Field(default=None, ge=1)
     limit_test: int | None = Field(default=None, ge=1)
