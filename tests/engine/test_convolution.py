@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankprune.engine.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.lower_window import among_planes
 from rankprune.engine.lowering import lower
 from rankprune.engine.native import ACTIVATIONS, variants
 from rankprune.engine.packing import Choice
@@ -52,7 +53,7 @@ def problems(draw):
         "groups": groups, "inputs": inputs, "outputs": outputs, "kernel": kernel, "stride": stride, "dilation": dilation,
         "padding": padding, "size": size, "density": density, "choice": choice, "seed": draw(st.integers(0, 99)),
         "activation": draw(st.sampled_from(ACTIVATIONS)), "residual": draw(st.booleans()),
-        "before": draw(st.booleans()), "threads": draw(st.sampled_from([1, 2])), "variant": draw(st.sampled_from(variants())),
+        "before": draw(st.sampled_from(["nothing", "relu", "conv"])), "threads": draw(st.sampled_from([1, 2])), "variant": draw(st.sampled_from(variants())),
     }  # fmt: skip
 
 
@@ -65,15 +66,21 @@ def test_convolution_is_torch_s(p, images):
     weight[rng.integers(p["outputs"])] = 0  # an output without any weight
     bias = rng.standard_normal(p["outputs"]).astype(np.float32)
     x = torch.from_numpy(rng.standard_normal((8, p["inputs"], *p["size"])).astype(np.float32))
-    source = F.relu(x) if p["before"] else x
+    mix = rng.standard_normal((p["inputs"], p["inputs"], 1, 1)).astype(np.float32) * 0.5
+    source = F.relu(x) if p["before"] == "relu" else F.conv2d(x, torch.from_numpy(mix)) if p["before"] == "conv" else x
     want = F.conv2d(
         source, torch.from_numpy(weight), torch.from_numpy(bias), p["stride"], p["padding"], p["dilation"], p["groups"]
     )
     graph = Graph([tuple(x.shape[1:])], [], [0])
     at = 0
-    if p["before"]:  # so that the input lies in the engine's own layout
+    if p["before"] == "relu":  # so that the input lies in the engine's own layout
         at = graph.value(tuple(x.shape[1:]))
         graph.nodes.append(Node("activation", [0], at, attrs={"activation": "relu"}))
+    elif p["before"] == "conv":  # ... or where this convolution wants it
+        at = graph.value(tuple(x.shape[1:]))
+        plain = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1, "activation": "none"}
+        zeros = np.zeros(p["inputs"], np.float32)
+        graph.nodes.append(Node("conv", [0], at, attrs=plain, weight=Weight.of(mix), arrays={"bias": zeros}))
     out = graph.value(tuple(want.shape[1:]))
     attrs = {k: p[k] for k in ("stride", "padding", "dilation", "groups", "activation")}
     inputs = [at]
@@ -167,3 +174,21 @@ def test_a_packed_weight_unpacks(p, images):
     assert packed.nonzeros == weight.nonzeros
     np.testing.assert_array_equal(packed.dense(), weight.dense())
     np.testing.assert_array_equal(packed.plain().values, weight.values)
+
+
+def test_which_values_are_made_among_the_planes_of_their_reader():
+    graph = Graph([(4, 9, 13)], [], [0])
+
+    def reader(kernel: int, stride: int, padding: int) -> int:
+        weight = Weight.of(np.ones((4, 4, kernel, kernel), np.float32))
+        attrs = {"stride": [stride] * 2, "padding": [padding] * 2, "dilation": [1, 1], "groups": 1, "activation": "none"}
+        size = [(n + 2 * padding - kernel) // stride + 1 for n in (9, 13)]
+        graph.nodes = [Node("conv", [0], graph.value((4, *size)), attrs=attrs, weight=weight)]
+        return among_planes(graph, 0, graph.nodes)
+
+    made = reader(3, 1, 1)  # three planes of 11 rows; the value begins in the second row of the middle one
+    assert (made.channel, made.origin) == (3 * 11 * 8, (11 + 1) * 8)
+    assert reader(3, 2, 1) is None
+    assert reader(3, 1, 0) is None
+    assert reader(1, 1, 0) is None
+    assert among_planes(graph, 0, graph.nodes * 2) is None  # two readers

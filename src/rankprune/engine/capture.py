@@ -109,10 +109,18 @@ def _step(state: Capture, node: fx.Node) -> None:
     try:
         handler = operators.find(name)
         state.env[node] = handler(state.graph, *_now(args), **_now(kwargs))
+        for made in state.graph.nodes[before[0] :]:
+            made.name = made.name or _module(node)
     except Unsupported:
         # Nothing half-done may stay behind.
         del state.graph.nodes[before[0] :], state.graph.shapes[before[1] :]
         state.env[node] = _island(state, node, args, kwargs)
+
+
+def _module(node: fx.Node) -> str:
+    """The name of the module that called this operator."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    return str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
 
 
 def _constant(target: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:

@@ -154,7 +154,8 @@ def _line(node: Node, kernel: str, spent: float, decision: Decision | None) -> s
         count = str(node.weight.nonzeros)
         density = f"{node.weight.nonzeros / node.weight.size:.4f}"
     why = decision.why if decision else "not tuned" if node.weight is not None else ""
-    return f"{(node.name or node.op):<28} {kernel:<26} {count:>12} {density:>8} {spent:>8.3f}  {why}"
+    label = f"{node.name} {node.op}".strip() if node.weight is None else node.name or node.op
+    return f"{label:<28} {kernel:<26} {count:>12} {density:>8} {spent:>8.3f}  {why}"
 
 
 def _report(module: nn.Module, compiled: Compiled, example: Tensor, spent: float) -> Report:

@@ -36,6 +36,12 @@ class PlaneSet:
     def count(self) -> int:
         return self.x_first.size * self.y_first.size
 
+    @property
+    def centre(self) -> int:
+        """The plane that is the input as it is, or -1."""
+        found = np.flatnonzero(self.x_first == 0)
+        return int(found[0]) if found.size and self.y_first.size == 1 else -1
+
 
 def plane_set(
     out: tuple[int, ...], kernel: list[int], stride: list[int], pad: list[int], dilation: list[int]
@@ -60,14 +66,38 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
     stride = node.attrs["stride"]
     chan = made.count * made.rows * LANES
 
+    there = made.centre if value in state.in_planes else -1
+
     def params(at: int) -> Planes:
         view = View(source.at, 0, height * width) if plain else layout.view(source.at)
         return Planes(
             view, plain, channels, height, width, at, channels * chan, chan, made.slabs, made.rows, made.x_first.size,
-            made.y_first.size, stride[1], stride[0], made.x_first.ctypes.data, made.y_first.ctypes.data, -1, fill,
+            made.y_first.size, stride[1], stride[0], made.x_first.ctypes.data, made.y_first.ctypes.data, there, fill,
         )  # fmt: skip
 
     return params, source
+
+
+def among_planes(graph: Graph, value: int, users: list[Node]) -> Layout | None:
+    """Where a value lies as the centre plane of the one convolution that uses it, which then need not copy it."""
+    if len(users) != 1 or users[0].op != "conv" or users[0].inputs != [value, *users[0].inputs[1:]]:
+        return None
+    node = users[0]
+    kernel, (stride, pad, dilation) = list(node.kernel.shape[2:]), (node.attrs[k] for k in _WINDOW)
+    channels, height, width = graph.shapes[value]
+    out = graph.shapes[node.output]
+    if value in graph.outputs or value in node.inputs[1:] or stride != [1, 1] or kernel == [1, 1]:
+        return None
+    made = plane_set(out, kernel, stride, pad, dilation)
+    top = -int(made.y_first[0])
+    if made.centre < 0 or out[2] != width or top < 0 or top + height > made.rows:
+        return None
+    chan = made.count * made.rows * LANES
+    origin = (made.centre * made.rows + top) * LANES
+    return Layout(
+        graph.shapes[value], False, made.slabs, channels, height, channels * chan, chan, origin,
+        made.slabs * channels * chan,
+    )  # fmt: skip
 
 
 def conv(state: Lowering, node: Node) -> None:
@@ -91,7 +121,7 @@ def conv(state: Lowering, node: Node) -> None:
         params, source = planes_params(state, node, made, 0.0)
         channels = state.graph.shapes[value][0]
         chan = made.count * made.rows * LANES
-        target = state.buffer(made.slabs * channels * chan)
+        target = source if value in state.in_planes else state.buffer(made.slabs * channels * chan)
         tasks = made.slabs * -(-channels // PLANE_CHANNELS)
         state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first])
         _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps)
@@ -108,7 +138,8 @@ def linear(state: Lowering, node: Node) -> None:
 def _multiply(
     state: Lowering, node: Node, source: Buffer, origin: int, slab: int, channel: int, step: int, taps: np.ndarray
 ) -> None:
-    out, target = state.output(node.output)
+    home = None if state.images else state.home(node)
+    out, target = state.output(node.output, home)
     weight, groups = node.kernel, node.attrs.get("groups", 1)
     outputs, inputs = weight.shape[:2]
     channel_rows = channel // LANES
@@ -176,7 +207,6 @@ def pool(state: Lowering, node: Node) -> None:
             out.rows,
             offsets.size,
             a["average"],
-            0,
             offsets.ctypes.data,
             scale.ctypes.data,
         ),

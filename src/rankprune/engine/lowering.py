@@ -44,10 +44,14 @@ class Lowering:
     layouts: dict[int, Layout] = field(default_factory=dict)
     places: dict[int, Buffer] = field(default_factory=dict)
     plain: set[int] = field(default_factory=set)  # graph inputs that still lie as they came: [channel][y][x]
+    in_planes: set[int] = field(default_factory=set)  # values made where the convolution that reads them wants them
     scratch: int = 0
     node: int = -1
     used: dict[int, Choice] = field(default_factory=dict)
     packed: dict[int, Weight] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.users = self.graph.users()
 
     def buffer(self, size: int) -> Buffer:
         step = len(self.calls)
@@ -78,6 +82,16 @@ class Lowering:
         if self.images:
             lower_window.border(self, value)
         return layout, self.places[value]
+
+    def home(self, node: Node) -> Layout | None:
+        """A layout of this node's result that spares its user a copy."""
+        value = node.output
+        if len(self.graph.shapes[value]) != 3:
+            return None
+        found = lower_window.among_planes(self.graph, value, self.users.get(value, []))
+        if found is not None:
+            self.in_planes.add(value)
+        return found
 
     def input(self, value: int) -> tuple[Layout, Buffer]:
         """Layout and place of a value; a graph input is brought into the engine's layout when first asked for."""

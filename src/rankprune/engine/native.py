@@ -44,7 +44,7 @@ class Planes(Structure):
 
 
 class Pool(Structure):
-    _fields_ = [("planes", Planes), *_fields("v:out rows count average activation p:offsets p:scale")]
+    _fields_ = [("planes", Planes), *_fields("v:out rows count average p:offsets p:scale")]
 
 
 class Window(Structure):

@@ -50,7 +50,7 @@ struct Planes {
 struct Pool {
     Planes planes;          // at/slab/chan unused
     View out;
-    int64_t rows, count, average, activation;
+    int64_t rows, count, average;
     const int64_t* offsets; // of the taps, in rows
     const float* scale;     // average: reciprocal counts, [slab][row][8]
 };

@@ -133,7 +133,7 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
                 v = p.average ? v + x : max(v, x);
             }
             if (p.average) v = v * Vec::loadu(p.scale + (slab * p.rows + r) * kLanes);
-            activate(v, p.activation).store(out + r * kLanes);
+            v.store(out + r * kLanes);
         }
     }
 }
