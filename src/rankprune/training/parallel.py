@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -38,7 +39,9 @@ def copies(model: nn.Module, world: World) -> nn.Module:
     """The model as DDP trains it. Its buffers stay each process's own until they are asked for."""
     if world.size == 1:
         return model
-    return DistributedDataParallel(model, broadcast_buffers=False)
+    known = inspect.signature(DistributedDataParallel).parameters
+    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its older name
+    return DistributedDataParallel(model, **{option: False})  # type: ignore[arg-type]
 
 
 def shard(model: nn.Module, world: World, device: torch.device) -> None:
