@@ -39,7 +39,7 @@ class Instances(Samples):
             self.categories = [int(category["id"]) for category in content["categories"]]
             objects: dict[int, list[dict[str, Any]]] = {int(image["id"]): [] for image in content["images"]}
             for found in content["annotations"]:
-                if not train or not found.get("iscrowd", 0) and min(found["bbox"][2:]) > 0:
+                if not train or (not found.get("iscrowd", 0) and min(found["bbox"][2:]) > 0):
                     objects[int(found["image_id"])].append(found)
         except FileNotFoundError:
             raise DataError(f"{path} is missing: give the folder that holds annotations/ and {split}/.") from None
@@ -50,7 +50,7 @@ class Instances(Samples):
             raise DataError(f"{path} holds no image with an object: nothing can be learned from it.")
         self.images = [images[i] for i in evenly(len(images), limit).tolist()]
         self.objects = objects
-        self.content = content
+        self.content = {} if train else content
         self.folder, self.mirror = root / split, mirror
         if not self.folder.is_dir():
             raise DataError(f"{root} is incomplete: the images of {path.name} belong into {self.folder.name}/.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from rankprune.data.sampling import Sampling, seed_of
 class Key(NamedTuple):
     """Which sample, and where in the run it is used: its random numbers depend on nothing else."""
 
-    index: int  # -1 is filling
+    sample: int  # its index; -1 is filling
     place: tuple[int, ...] = ()  # (seed, epoch, batch, position in the step); empty in testing
 
 
@@ -39,7 +40,7 @@ class Samples(Dataset):
         """The sample, marked as one that does not count."""
 
     def __getitem__(self, key: Key) -> Any:
-        index = max(key.index, 0)
+        index = max(key.sample, 0)
         try:
             # torchvision and timm draw from the global generators: give each sample its own, and leave no trace.
             with seeded(seed_of(*key.place)):
@@ -47,7 +48,7 @@ class Samples(Dataset):
         except (OSError, SyntaxError, ValueError) as error:  # Pillow's three ways to refuse a damaged file
             kind = type(error).__name__
             return DataError(f"{self.name(index)} is not a readable image ({kind}): replace or remove it.")
-        return sample if key.index >= 0 else self.filling(sample)
+        return sample if key.sample >= 0 else self.filling(sample)
 
 
 class _Steps:
@@ -86,14 +87,11 @@ class DecodedData(DataModule):
         parts = self.sampling.test_batches(self.batch_size)
         return self._batches(self.test_set, [[Key(index) for index in part.tolist()] for part in parts])
 
-    def _collate(self, items: list[Any]) -> Batch | DataError:
-        return next((item for item in items if isinstance(item, DataError)), None) or self.collate(items)
-
     def _batches(self, dataset: Samples, batches: Any) -> Iterator[Batch]:
         loader: DataLoader = DataLoader(
             dataset,
             batch_sampler=batches,
-            collate_fn=self._collate,
+            collate_fn=partial(_collate, type(self).collate),
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
             prefetch_factor=4 if self.workers else None,
@@ -111,6 +109,10 @@ class DecodedData(DataModule):
                 f"A data worker died ({str(error).partition('.')[0]}), often for lack of memory: "
                 f"lower workers={self.workers} or the batch size."
             ) from error
+
+
+def _collate(collate: Callable[[list[Any]], Batch], items: list[Any]) -> Batch | DataError:
+    return next((item for item in items if isinstance(item, DataError)), None) or collate(items)
 
 
 def _start(loader: DataLoader) -> Iterator[Any]:

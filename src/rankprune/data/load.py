@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Any
 
 from rankprune.data.base import STATISTICS, DataModule
 from rankprune.data.cifar10 import download_cifar10, read_cifar10
@@ -58,7 +59,7 @@ def load_data(
         raise DataError(f"normalize={normalize!r} is unknown: it is one of {', '.join(STATISTICS)}.")
     if name != "imagefolder" and (rand_augment or erase):
         raise DataError(f"rand_augment and erase are for an imagefolder, and the data set is {name}: leave them out.")
-    sampling = {
+    sampling: dict[str, Any] = {
         "batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size,
         "repeats": repeats, "steps": steps_per_epoch,
     }  # fmt: skip

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rankprune.flops import FlopReport, count
 from rankprune.models.adapters import load_torchvision
-from rankprune.models.errors import ModelError
+from rankprune.models.errors import ModelError, WeightsError
 from rankprune.models.extra import need
 from rankprune.models.registry import register_model
+from rankprune.models.weights import read_state_dict
 
 # One image in an evaluation: what the region proposal network hands to the box head, and that to the mask head.
 PROPOSALS, DETECTIONS = 1000, 100
@@ -26,7 +30,9 @@ def maskrcnn(
     min_size: int | Sequence[int] = 800,
     max_size: int = 1333,
 ) -> nn.Module:
-    """`num_classes` counts the background; `pretrained` is of the backbone, `trainable_layers` of its five train.
+    """`num_classes` counts the background; `trainable_layers` of the backbone's five train.
+
+    `pretrained` is of the backbone: the name of torchvision's ResNet-50 weights, or a file that holds such.
 
     torchvision's own builder freezes nothing without pretrained weights; this one always freezes the same parts (stem,
     first stage and all norms of the backbone, as Detectron2 does), so that any start prunes the same weights. In
@@ -37,16 +43,26 @@ def maskrcnn(
     detection = need("torchvision.models.detection", "detection", "Mask R-CNN")
     fpn = need("torchvision.models.detection.backbone_utils", "detection", "Mask R-CNN")
     backbone = fpn.resnet_fpn_backbone(backbone_name="resnet50", weights=None, trainable_layers=trainable_layers)
-    if pretrained:
+    if isinstance(pretrained, str) and Path(pretrained).suffix in (".pth", ".pt", ".safetensors"):
+        _load_backbone(backbone.body, Path(pretrained))
+    elif pretrained:
         load_torchvision(backbone.body, "resnet50", pretrained)
     else:
-        # Norms that are frozen at the identity let 16 residual branches add up: a quarter of each keeps their sum small.
+        # Norms that are frozen at the identity let 16 residual branches add up: a quarter of each keeps them small.
         for name, buffer in backbone.named_buffers():
             if name.endswith("bn3.weight"):
                 buffer.fill_(0.25)
     sizes = (min_size,) if isinstance(min_size, int) else tuple(min_size)
     model: nn.Module = detection.MaskRCNN(backbone, num_classes, min_size=sizes, max_size=max_size)
     return model
+
+
+def _load_backbone(body: nn.Module, path: Path) -> None:
+    state, own = read_state_dict(path), body.state_dict()
+    fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}
+    if missing := sorted(own.keys() - fitting.keys()):
+        raise WeightsError(f"{path.name} holds no ResNet-50: {len(missing)} tensors are missing (first {missing[0]}).")
+    body.load_state_dict(fitting)
 
 
 class NominalPass(nn.Module):
@@ -63,24 +79,22 @@ class NominalPass(nn.Module):
 
     def forward(self, images: Tensor) -> None:
         parts: Any = self
-        sizes = [(images.shape[-2], images.shape[-1])] * len(images)
-        features = parts.backbone(images)
-        parts.rpn.head(list(features.values()))
         heads = parts.roi_heads
-        boxes = images.new_tensor([[0.0, 0.0, images.shape[-1], images.shape[-2]]])
+        features = list(parts.backbone(images).values())
+        parts.rpn.head(features)
 
-        def pooled(pool: nn.Module, count: int) -> Tensor:
-            return pool(features, [boxes.expand(count, 4)] * len(images), sizes)  # type: ignore[no-any-return]
+        def pooled(pool: Any, count: int) -> Tensor:
+            return images.new_zeros(count * len(images), features[0].shape[1], *pool.output_size)
 
         heads.box_predictor(heads.box_head(pooled(heads.box_roi_pool, PROPOSALS)))
         heads.mask_predictor(heads.mask_head(pooled(heads.mask_roi_pool, DETECTIONS)))
 
 
-def counted(model: nn.Module) -> nn.Module:
-    """What to count the MACs of `model` with."""
-    return NominalPass(model) if hasattr(model, "roi_heads") else model
-
-
-def image_like(model: nn.Module, channels: int, size: int) -> Tensor:
-    """An example for `counted(model)`."""
-    return torch.zeros(1, channels, size, size, device=next(model.parameters()).device)
+def count_macs(model: nn.Module, channels: int, size: int) -> FlopReport:
+    """MACs of one image of size x size; of a detector, of its nominal pass."""
+    if not hasattr(model, "roi_heads"):
+        return count(model, torch.zeros(1, channels, size, size, device=next(model.parameters()).device))
+    # By shapes alone: the pass itself would be hundreds of billions of MACs.
+    shapes = NominalPass(copy.deepcopy(model).to("meta"))
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.ndim > 1}
+    return count(shapes, torch.zeros(1, channels, size, size, device="meta"), weights)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rankprune import flops, rank
+from rankprune.models.detection import count_macs
 
 from .weights import open_model
 
@@ -37,4 +38,4 @@ class Analysis:
 def analyze(path: str | Path, model: str | None = None, delta: float = 0.1, image_size: int | None = None) -> Analysis:
     """Of a run folder, or of a weights file with its model's name."""
     opened, example = open_model(Path(path), model, image_size)
-    return Analysis(rank.profile(opened, delta), flops.count(opened, example))
+    return Analysis(rank.profile(opened, delta), count_macs(opened, example.shape[1], example.shape[-1]))

@@ -14,6 +14,8 @@ from .folder import RESULT, RunFolder
 
 _RIGHT = "accuracy best sparsity kept rank MACs bytes dead training seconds"
 
+_MEASURES = {"top1": "top-1", "box_ap": "AP of boxes / of masks"}
+
 
 class NoResult(RunError):
     """A path that holds no finished run."""
@@ -40,12 +42,14 @@ def comparison(results: Sequence[dict[str, Any]]) -> str:
     head = ("run", "accuracy", "best", "sparsity", "kept", "rank", "MACs", "bytes", "dead", "training", "seconds")
     lines = table(head, [_row(runs) for runs in settings.values()], right=_RIGHT)
     deltas = ", ".join(sorted({f"{result['delta']:g}" for result in results}))
+    measure = " or ".join(sorted({_MEASURES[result.get("metric", "top1")] for result in results}))
     notes = [
-        "accuracy: test top-1 of the last epoch, best: of the best epoch; both at exactly the sparsity shown",
+        f"accuracy: test {measure} of the last epoch, best: of the best epoch; both at exactly the sparsity shown",
         f"rank: mean over the layers of δ-rank / full rank at δ={deltas} (of exact rank / full rank)",
         "kept: prunable weights left; MACs: of one image, over the weights kept; bytes: of the model's file; "
         "dead: filters without a weight; training: FLOPs as a share of dense training",
     ]
+    notes += sorted({f"{result['recipe']}: {result['note']}" for result in results if result.get("note")})
     return "\n".join([*lines, "", *notes])
 
 
@@ -53,8 +57,8 @@ def _row(runs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     first = runs[0]
     return (
         first["recipe"] + (f" ({len(runs)} seeds)" if len(runs) > 1 else ""),
-        _percent([run["accuracy_last"] for run in runs]),
-        _percent([run["accuracy_best"] for run in runs]),
+        _accuracy(runs, "last"),
+        _accuracy(runs, "best"),
         f"{first['sparsity']:.4%}",
         f"{first['kept']:,} of {first['prunable']:,}",
         f"{_mean(runs, 'delta_rank_ratio'):.3f} ({_mean(runs, 'exact_rank_ratio'):.3f})",
@@ -64,6 +68,11 @@ def _row(runs: Sequence[dict[str, Any]]) -> tuple[str, ...]:
         f"{_mean(runs, 'training_share'):.3f}",
         f"{_mean(runs, 'seconds'):.0f}",
     )
+
+
+def _accuracy(runs: Sequence[dict[str, Any]], when: str) -> str:
+    keys = [f"accuracy_{when}", *(["mask_ap_" + when] if "mask_ap_" + when in runs[0] else [])]
+    return " / ".join(_percent([run[key] for run in runs]) for key in keys)
 
 
 def _mean(runs: Sequence[dict[str, Any]], key: str) -> float:

@@ -17,10 +17,11 @@ import rankprune
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "train": ("recipes, the trainer, progress bars", ("pydantic", "yaml", "rich", "torchvision", "timm")),
     "vision": ("torchvision: and timm: models, image folders, EMA", ("torchvision", "timm")),
+    "detection": ("COCO and its average precision", ("faster_coco_eval", "torchvision", "PIL")),
     "tensorboard": ("scalars of each run for TensorBoard", ("tensorboard",)),
     "onnx": ("export to ONNX", ("onnx", "onnxscript", "onnxruntime")),
 }
-_DISTRIBUTIONS = {"yaml": "pyyaml"}
+_DISTRIBUTIONS = {"yaml": "pyyaml", "faster_coco_eval": "faster-coco-eval", "PIL": "pillow"}
 
 
 def environment(processes: int = 1) -> dict[str, Any]:

@@ -7,16 +7,20 @@ import torch.nn.functional as F
 from torch import nn
 
 from rankprune.data import IGNORE, DataModule
+from rankprune.data.coco import CocoData
 
+from .detection import evaluate_detection
 from .world import World
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: DataModule, world: World = World()) -> dict[str, float]:  # noqa: B008  (frozen)
-    """Mean loss, top-1 and (of ten classes or more) top-5 accuracy as shares, in full precision.
+    """Mean loss, top-1 and (of ten classes or more) top-5 accuracy as shares, in full precision; or AP of detections.
 
     Each process looks at its part of the test set, with the running statistics of the main one.
     """
+    if isinstance(data, CocoData):
+        return evaluate_detection(model, data, world)
     world.share_buffers(model)
     device = next(model.parameters()).device
     training = model.training

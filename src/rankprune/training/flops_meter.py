@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-
-from rankprune.flops import count
+from rankprune.models.detection import count_macs
 
 from .task import Task
 
@@ -17,9 +15,7 @@ class FlopsMeter:
     """
 
     def __init__(self, task: Task) -> None:
-        size = (1, task.data.in_channels, task.data.image_size, task.data.image_size)
-        model = task.plain()
-        rows = count(model, torch.zeros(size, device=next(model.parameters()).device)).rows
+        rows = count_macs(task.plain(), task.data.in_channels, task.data.image_size).rows
         self._samples = task.samples_per_step
         self._groups = [] if task.sparsifier is None else task.sparsifier.groups
         sites = {site.key: site for group in self._groups for site in group.sites}

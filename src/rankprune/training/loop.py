@@ -189,7 +189,8 @@ class Loop:
             "seconds": round(p.seconds, 3),
         }
         p.batch, self._sum = 0, torch.zeros_like(self._sum)
-        better = p.last["at_target"] and (p.best is None or p.last["test_top1"] > p.best["test_top1"])
+        metric = f"test_{task.data.metric}"
+        better = p.last["at_target"] and (p.best is None or p.last[metric] > p.best[metric])
         state = None
         if better:
             p.best = p.last

@@ -18,13 +18,16 @@ def build_optimizer(model: nn.Module, settings: Optimizer) -> TorchOptimizer:
 
 
 def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, object]]:
-    """All with weight decay, or vectors (norms and biases) without."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    """All with weight decay, or vectors (norms and biases) without, nor what a timm model names (its positions)."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = list(named.values())
     if settings.decay_norm_and_bias:
         return [{"params": parameters, "weight_decay": settings.weight_decay}]
+    spared = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()  # type: ignore[operator]
+    decayed = [name for name, p in named.items() if p.ndim > 1 and name not in spared]
     return [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [named[name] for name in decayed], "weight_decay": settings.weight_decay},
+        {"params": [p for name, p in named.items() if name not in decayed], "weight_decay": 0.0},
     ]
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import nn
 
 from rankprune import flops, rank
 from rankprune._summary import Report
+from rankprune.models.detection import count_macs
 from rankprune.recipes.load import fingerprint
 
 from .loop import Progress
@@ -23,10 +23,12 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
     assert last is not None
     assert best is not None
     profile = rank.profile(model, recipe.delta)
+    frozen = {name for name, p in task.model.named_parameters() if not p.requires_grad}
+    trained = [row for row in profile.rows if row.name not in frozen]
     exact = [row.exact_rank / row.full_rank for row in profile.rows]
-    example = torch.zeros(1, task.data.in_channels, task.data.image_size, task.data.image_size)
-    example = example.to(next(model.parameters()).device)
-    macs = flops.count(model, example)
+    macs = count_macs(model, task.data.in_channels, task.data.image_size)
+    metric = f"test_{task.data.metric}"
+    others = [key.removeprefix("test_") for key in last if key.startswith("test_") and key not in (metric, "test_loss")]
     dense_flops = flops.dense_training_flops(macs.dense, progress.step * task.samples_per_step)
     return {
         "recipe": recipe.name,
@@ -39,12 +41,13 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "steps": progress.step,
         "target_sparsity": 0.0 if recipe.method is None else recipe.method.sparsity,
         "sparsity": 0.0 if report is None else report.sparsity,
-        "kept": sum(row.nonzeros for row in profile.rows) if report is None else report.kept,
-        "prunable": sum(row.shape[0] * row.shape[1] for row in profile.rows) if report is None else report.total,
-        "accuracy_last": last["test_top1"],
-        "accuracy_best": best["test_top1"],
+        "kept": sum(row.nonzeros for row in trained) if report is None else report.kept,
+        "prunable": sum(row.shape[0] * row.shape[1] for row in trained) if report is None else report.total,
+        "metric": task.data.metric,
+        "accuracy_last": last[metric],
+        "accuracy_best": best[metric],
         "best_epoch": best["epoch"],
-        **({"top5_last": last["test_top5"], "top5_best": best["test_top5"]} if "test_top5" in last else {}),
+        **{f"{key}_{when}": line[f"test_{key}"] for key in others for when, line in (("last", last), ("best", best))},
         "delta": recipe.delta,
         "delta_rank_ratio": profile.mean_ratio(),
         "exact_rank_ratio": sum(exact) / max(len(exact), 1),
@@ -57,5 +60,5 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "training_flops": progress.flops,
         "training_share": progress.flops / dense_flops,
         "seconds": round(progress.seconds, 1),
+        **({"note": recipe.note} if recipe.note else {}),
     }
-

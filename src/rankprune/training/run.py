@@ -100,8 +100,11 @@ def _begin(recipe: Recipe, folder: RunFolder, progress: Progress, processes: int
 
 
 def smoke(recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, watcher: Watcher | None = None) -> Outcome:
-    """The same in miniature, in seconds, to see that it runs; without a data folder on random images."""
+    """The same in miniature, in a minute or two, to see that it runs; without a data folder on generated pictures."""
     small = smaller(recipe)
+    if recipe.model.pretrained and watcher is not None:
+        start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
+        watcher.message(f"A smoke run fetches nothing: it starts from random weights, not from {start}.")
     return train(small, out, resume=resume, watcher=watcher, data=stand_in(small))
 
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from rankprune.data import DataError, DataModule, load_data
 from rankprune.data.augment import mixer
+from rankprune.data.coco import CocoData
 from rankprune.data.sampling import seed_of
 from rankprune.losses import distill
 from rankprune.models import ModelError, create_model
@@ -23,6 +24,7 @@ from rankprune.models.extra import need
 from rankprune.recipes.schema import Recipe
 from rankprune.sparsifier import Sparsifier, attach
 
+from .detection import to_device
 from .optim import build_optimizer
 from .parallel import copies, load_model, load_optimizer, shard, share_data, syncing, whole
 from .weights import read_into
@@ -39,7 +41,7 @@ class Task:
     world: World
     model: nn.Module  # itself, or its shards
     wrapped: nn.Module  # the model as several processes train it
-    forward: Callable[[Tensor], Tensor]  # that, compiled where the recipe says so
+    forward: Callable[..., Any]  # that, compiled where the recipe says so
     optimizer: Optimizer
     sparsifier: Sparsifier | None
     ema: Any  # timm's ModelEmaV3
@@ -64,7 +66,12 @@ class Task:
         """Whether the backward passes in the block average gradients over processes: only the last of a step does."""
         return syncing(self.wrapped, now)
 
-    def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, images: Any, labels: Any) -> Tensor:
+        """Of a batch as the data give it: two tensors, or of detection two lists."""
+        if isinstance(images, list):
+            images, labels = to_device(images, labels, self.device)
+            with self._autocast():
+                return torch.stack(list(self.forward(images, labels).values())).sum()
         images, labels = images.to(self.device), labels.to(self.device)
         if self.mix is not None:
             images, labels = self.mix(images, labels)
@@ -150,7 +157,7 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
     world = world or World()
     device = _device(recipe.device)
     with world.first_on_each_machine():  # which may download
-        data = share_data(data or _data(recipe), world)
+        data = share_data(data or open_data(recipe), world)
         torch.manual_seed(seed_of(recipe.seed))
         model = _model(recipe, data)
     steps_per_epoch = -(-data.batches_per_epoch // recipe.accumulate)
@@ -167,6 +174,8 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
     optimizer = build_optimizer(model, recipe.optimizer)
     sparsifier = None
     if recipe.method is not None:
+        labelled = not isinstance(data, CocoData)  # images of one size, whose labels cross entropy takes
+        example = torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device)
         sparsifier = attach(
             wrapped,
             optimizer,
@@ -175,9 +184,9 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
             total_steps=recipe.epochs * steps_per_epoch,
             dense=recipe.method.dense,
             seed=recipe.seed,
-            example=torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device),
-            data=_Batches(data, device),
-            loss_fn=F.cross_entropy,
+            example=example if labelled else None,
+            data=_Batches(data, device) if labelled else None,
+            loss_fn=F.cross_entropy if labelled else None,
             **recipe.method.hyper,
         )
     return Task(
@@ -207,9 +216,11 @@ def _device(name: str) -> torch.device:
         raise ModelError(f"device={name!r} is not there: leave it out, or use 'cpu'.") from None
 
 
-def _data(recipe: Recipe) -> DataModule:
+def open_data(recipe: Recipe, root: Path | None = None) -> DataModule:
+    """The recipe's data, from its own folder or from another."""
     settings = recipe.data.model_dump()
-    return load_data(settings.pop("name"), settings.pop("root"), seed=recipe.seed, **settings)
+    own = settings.pop("root")
+    return load_data(settings.pop("name"), root or own, seed=recipe.seed, **settings)
 
 
 def _model(recipe: Recipe, data: DataModule) -> nn.Module:
@@ -226,7 +237,7 @@ def _teacher(recipe: Recipe, data: DataModule, device: torch.device) -> nn.Modul
     return teacher.to(device).eval().requires_grad_(False)
 
 
-def _create(name: str, data: DataModule, pretrained: bool, args: dict[str, Any]) -> nn.Module:
+def _create(name: str, data: DataModule, pretrained: bool | str, args: dict[str, Any]) -> nn.Module:
     try:
         return create_model(name, data.num_classes, data.in_channels, pretrained, **copy.deepcopy(args))
     except TypeError as error:  # its constructor does not take what `args` gives

@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from rankprune.data.coco import NOMINAL_SIZE
 from rankprune.formats import load
 from rankprune.models import ModelError, create_model, load_weights
 from rankprune.models.weights import read_state_dict
@@ -40,9 +41,12 @@ def open_model(path: Path, name: str | None = None, image_size: int | None = Non
     kernels = [w for w in state.values() if w.ndim == 4]
     matrices = [w for w in state.values() if w.ndim == 2]
     channels = kernels[0].shape[1] if kernels else 3
+    if (scores := state.get("roi_heads.box_predictor.cls_score.weight")) is not None:  # a detector has more matrices
+        matrices = [scores]
     classes = matrices[-1].shape[0] if matrices else kernels[-1].shape[0] if kernels else 10
     model = create_model(name, classes, channels, **recipe.get("model", {}).get("args", {}))
-    known = {"fashion": 28, "cifar10": 32}.get(recipe.get("data", {}).get("name", ""), 224 if ":" in name else 32)
+    sizes = {"fashion": 28, "cifar10": 32, "coco": NOMINAL_SIZE}
+    known = sizes.get(recipe.get("data", {}).get("name", ""), 224 if ":" in name else 32)
     size = image_size or recipe.get("data", {}).get("image_size") or known
     return read_into(model, path).eval(), torch.zeros(1, channels, size, size)
 

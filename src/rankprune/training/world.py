@@ -73,6 +73,19 @@ class World:
             dist.broadcast(buffer, 0, group=self.control)
         return content if self.main else buffer.numpy().tobytes()
 
+    def gather(self, content: bytes) -> list[bytes]:
+        """What each process holds, by rank, on all."""
+        if self.size == 1:
+            return [content]
+        found = []
+        for rank, length in enumerate(self.each(len(content))):
+            held = content if rank == self.rank else bytes(length)
+            buffer = torch.tensor(bytearray(held), dtype=torch.uint8)
+            if length:
+                dist.broadcast(buffer, rank, group=self.control)
+            found.append(buffer.numpy().tobytes())
+        return found
+
     def on_main(self, work: Callable[[], Any]) -> Any:
         """Do something on the main process alone; its outcome (plain values), or its failure, on all."""
         if self.size == 1:
