@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from _runs import SMALL, run, small
+from _runs import Plug, model_bytes, run, small
 
-from rankprune.recipes import RecipeError
+from rankprune.recipes import RecipeError, load_recipe
+from rankprune.training import checkpoint, train
 from rankprune.training.compare import NoResult, comparison, read_results
+from rankprune.training.folder import RunFolder
 from rankprune.training.sweep import read_sweep, run_sweep
+from rankprune.training.trial import order_of
 
 
 def test_a_file_is_a_product(tmp_path: Path) -> None:
@@ -47,21 +58,102 @@ def test_a_wrong_file_is_one_sentence_before_anything_runs(tmp_path: Path, text:
     assert "\n" not in str(caught.value)
 
 
-def test_a_sweep_goes_on_after_a_failure_and_skips_what_is_done(tmp_path: Path) -> None:
+# A network of the package's own, since each trial is a process that knows no other.
+TINY = ("data.limit_train=64", "data.limit_test=50", "data.batch_size=32")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_sweep_goes_on_after_a_failure_and_skips_what_is_done(tmp_path: Path, jobs: int) -> None:
     path = tmp_path / "sweep.yaml"
-    path.write_text("recipes: [fashion-dense]\nseeds: [0, 1]\nvary: {optimizer.lr: [1e20, 0.1]}\n")
-    recipes = read_sweep(path, [*SMALL, "epochs=1"])
-    first = run_sweep(recipes, tmp_path / "runs")
-    assert [outcome.found for outcome in first.outcomes] == [False, False]
-    assert len(first.failures) == 2
+    path.write_text("recipes: [fashion-dense]\nseeds: [0, 1]\noverrides: [clip_norm=null]\nvary: {optimizer.lr: [1e20, 0.01]}\n")
+    recipes = read_sweep(path, [*TINY, "epochs=2"])[1:]  # one that fails, two that do not
+    watcher = Plug()
+    first = run_sweep(recipes, tmp_path / "runs", watcher, jobs)
+    assert [(outcome.found, outcome.result["seed"]) for outcome in first.outcomes] == [(False, 0), (False, 1)]
+    assert len(first.failures) == 1
     assert all("loss" in text for text in first.failures.values())
-    again = run_sweep(recipes, tmp_path / "runs")
+    assert [line["epoch"] for line in watcher.lines] == ([1, 2, 1, 2] if jobs == 1 else [])
+    again = run_sweep(recipes, tmp_path / "runs", jobs=jobs)
     assert [outcome.found for outcome in again.outcomes] == [True, True]
     table = comparison(read_results([tmp_path / "runs"]))
     assert "fashion-dense (2 seeds)" in table
     accuracies = [100 * outcome.result["accuracy_last"] for outcome in first.outcomes]
     spread = abs(accuracies[0] - accuracies[1]) / 2**0.5  # the sample standard deviation of two
     assert f"{sum(accuracies) / 2:.2f} ± {spread:.2f} %" in table
+
+
+def test_nobody_to_work_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="jobs=0"):
+        run_sweep([small("fashion-dense")], tmp_path, jobs=0)
+
+
+class Killer(threading.Thread):
+    """Waits until a run has saved something, then kills its process, once."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.folder, self.killed = folder, 0
+
+    def run(self) -> None:
+        end = time.monotonic() + 300
+        while time.monotonic() < end and not (self.folder / "last.ckpt").exists():
+            time.sleep(0.01)
+        owner = int((self.folder / ".lock").read_text())
+        if not (self.folder / "result.json").exists():
+            os.kill(owner, signal.SIGKILL)
+            self.killed = owner
+
+
+def killed_sweep(tmp_path: Path, **options: Any) -> list[str]:
+    """Two trials of which one is killed -9 in its midst; both must end as undisturbed ones do."""
+    overrides = [*TINY, "data.batch_size=8", "epochs=6", "method.every=4", "save.every_steps=2"]
+    recipes = [load_recipe("fashion-rpg-95", [*overrides, f"seed={seed}"]) for seed in (0, 1)]
+    killer, watcher = Killer(RunFolder.of(recipes[0], tmp_path / "runs").path), Plug()
+    killer.start()
+    sweep = run_sweep(recipes, tmp_path / "runs", watcher, **options)
+    killer.join()
+    assert killer.killed
+    assert killer.killed != os.getpid()
+    assert sweep.failures == {}
+    for recipe, outcome in zip(recipes, sweep.outcomes):
+        alone = train(recipe, tmp_path / "alone")
+        assert model_bytes(outcome.folder) == model_bytes(alone.folder)
+        for key in ("accuracy_last", "accuracy_best", "kept", "sparsity", "steps", "fingerprint", "training_flops"):
+            assert outcome.result[key] == alone.result[key], key
+        assert {file.name for file in outcome.folder.iterdir()} >= {"recipe.yaml", "environment.json", "metrics.jsonl", "result.json"}
+    return watcher.messages
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_killed_process_resumes(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as many as in this process, so that the last bits agree
+    messages = killed_sweep(tmp_path, jobs=jobs)
+    assert "fashion-rpg-95 (seed 0) was killed (SIGKILL) and goes on, attempt 2." in messages
+
+
+@pytest.mark.long
+def test_a_killed_task_resumes_on_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    messages = killed_sweep(tmp_path, ray="local", jobs=1)
+    assert [text for text in messages if "2 of 2" in text]
+
+
+def test_a_trial_that_nobody_listens_to_saves_and_stops(tmp_path: Path) -> None:
+    """A sweep that is itself killed -9 leaves no orphans at work, and what they did is kept."""
+    recipe = load_recipe("fashion-dense", [*TINY, "data.batch_size=2", "epochs=1000"])
+    command = [sys.executable, "-m", "rankprune.training.trial"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(order_of(recipe, tmp_path)))
+        process.stdin.close()
+        assert json.loads(process.stdout.readline())[0] == "begin"
+        process.stdout.close()
+        assert process.wait(timeout=120) == 0
+    folder = RunFolder.of(recipe, tmp_path).path
+    assert checkpoint.load(folder)[0]["progress"]["step"] > 0
+    assert not (folder / "result.json").exists()
 
 
 def test_a_comparison_says_its_delta_and_the_exact_count(tmp_path: Path) -> None:

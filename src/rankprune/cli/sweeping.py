@@ -35,7 +35,10 @@ def run(args: argparse.Namespace) -> int:
         say(_INTRODUCTION)
     else:
         recipes = read_sweep(args.file, [*args.overrides, *data_override(args.data)])
-    sweep = run_sweep(recipes, args.out, Bars(len(recipes)))
+    jobs, ray = (None, None) if demo else (args.jobs, args.ray)
+    if ray is not None and "=" in ray:
+        raise ValueError(f"--ray took {ray!r} for the address of a cluster: write key=value before it.")
+    sweep = run_sweep(recipes, args.out, Bars(len(recipes)), jobs, ray)
     results = [{"folder": str(outcome.folder), **outcome.result} for outcome in sweep.outcomes]
     lines = [comparison(results), "", *(f"{result['recipe']}: {result['folder']}" for result in results)]
     lines += [f"failed: {name}: {error}" for name, error in sweep.failures.items()]

@@ -1,4 +1,4 @@
-"""Many runs, one after another: from a YAML file to recipes, and from recipes to results."""
+"""Many runs: from a YAML file to recipes, and from recipes to results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from rankprune.recipes.names import TASKS
 from rankprune.recipes.schema import Recipe, Section
 from rankprune.recipes.yaml_file import read
 
-from .errors import NanLoss, OffTarget
-from .run import Outcome, train
+from .folder import RunFolder
+from .local_trials import LocalTrials
+from .ray_trials import RayTrials
+from .run import Outcome
 from .watch import Watcher
 
 from pydantic import Field, ValidationError  # isort: skip  (schema.py says how to install it)
@@ -77,12 +79,31 @@ def _names(file: SweepFile, path: str | Path) -> list[str]:
     return [*file.recipes, *rows]
 
 
-def run_sweep(recipes: Sequence[Recipe], out: str | Path = "runs", watcher: Watcher | None = None) -> Sweep:
-    """Finished runs are only read and unfinished ones resumed; a run that fails does not stop those after it."""
+def run_sweep(
+    recipes: Sequence[Recipe],
+    out: str | Path = "runs",
+    watcher: Watcher | None = None,
+    jobs: int | None = None,
+    ray: str | None = None,
+) -> Sweep:
+    """Finished runs are only read and unfinished ones resumed; a run that fails does not stop the others.
+
+    Each run is a process of its own, `jobs` (1) at a time; or, with the address of a Ray cluster, a task of it.
+    """
+    if jobs is not None and jobs < 1:
+        raise RecipeError(f"jobs={jobs} leaves nobody to work: give 1 or more.")
+    watcher = watcher or Watcher()
+    trials = LocalTrials(out, watcher, jobs or 1) if ray is None else RayTrials(out, watcher, jobs, ray)
+    folders = [RunFolder.of(recipe, out) for recipe in recipes]
+    before = [folder.result() for folder in folders]
+    missing = [i for i, result in enumerate(before) if result is None]
+    new = dict(zip(missing, trials.run([recipes[i] for i in missing]) if missing else []))
     sweep = Sweep()
-    for recipe in recipes:
-        try:
-            sweep.outcomes.append(train(recipe, out, resume=True, watcher=watcher))
-        except (NanLoss, OffTarget) as error:
-            sweep.failures[f"{recipe.name} (seed {recipe.seed})"] = str(error)
+    for i, (recipe, result) in enumerate(zip(recipes, before)):
+        if result is not None:
+            sweep.outcomes.append(Outcome(folders[i].path, result, found=True))
+        elif "failure" in new[i]:
+            sweep.failures[f"{recipe.name} (seed {recipe.seed})"] = new[i]["failure"]
+        else:
+            sweep.outcomes.append(Outcome(Path(new[i]["folder"]), new[i]["result"], found=new[i]["found"]))
     return sweep
