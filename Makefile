@@ -1,11 +1,12 @@
 # make demo      train a small CNN dense and to 98 % on embedded data, and compare (minutes)
 # make test      the suite, in .venv/ with every extra      make test-all  the long tests too
 # make lint      ruff and mypy                              make bench     the benchmarks
+# make docs      this documentation as pages in site/
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench docs clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -30,5 +31,9 @@ bench: $(STAMP)
 	mkdir -p results/benchmarks
 	for b in rank update overhead; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
 
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf .venv build dist *.egg-info src/*.egg-info
+	rm -rf .venv site build dist *.egg-info src/*.egg-info
