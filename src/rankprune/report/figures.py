@@ -13,6 +13,7 @@ from rankprune.models.extra import need
 from rankprune.training.folder import writing
 
 FORMATS = ("png", "svg", "pdf")
+_WIDTH, _HEIGHT = 6.4, 2.7  # inches
 # Okabe and Ito's colours, which are told apart in every kind of sight; then signs, then dashes.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
@@ -20,7 +21,7 @@ _STYLE = {
     "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": 7.5, "lines.linewidth": 1.4,
     "lines.markersize": 5, "svg.hashsalt": "rankprune", "pdf.fonttype": 42, "figure.dpi": 200,
-    "axes.formatter.use_mathtext": True, "text.usetex": False, "text.parse_math": False,
+    "axes.formatter.use_mathtext": True, "text.usetex": False,
 }  # fmt: skip
 # A date in a file would make it another file every day.
 _METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -34,8 +35,8 @@ def write_figures(data: dict[str, Any], out: Path) -> list[Path]:
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(_STYLE):
-        for name, width, draw in _figures(data):
-            figure = figure_of(figsize=(width, 2.7), layout="constrained")
+        for name, draw in _figures(data):
+            figure = figure_of(figsize=(_WIDTH, _HEIGHT), layout="constrained")
             draw(figure)
             for kind in FORMATS:
                 buffer = io.BytesIO()
@@ -46,7 +47,7 @@ def write_figures(data: dict[str, Any], out: Path) -> list[Path]:
     return written
 
 
-def _figures(data: dict[str, Any]) -> Iterator[tuple[str, float, Callable[[Any], None]]]:
+def _figures(data: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], None]]]:
     runs = [run for run in data["runs"] if run["metrics"]]
     tasks = list(dict.fromkeys(run["task"] for run in data["runs"]))
     for task in tasks:
@@ -55,11 +56,11 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, float, Callable[[Any],
         points = [point for point in data["points"] if point["task"] == task]
         layered = [run for run in data["runs"] if run["task"] == task and run["layers"]]
         if mine:
-            yield f"training{end}", 6.4, partial(_training, runs=mine)
+            yield f"training{end}", partial(_training, runs=mine)
         if any(point["method"] != "dense" for point in points):
-            yield f"tradeoff{end}", 6.4, partial(_tradeoff, points=points)
+            yield f"tradeoff{end}", partial(_tradeoff, points=points)
         if layered:
-            yield f"layers{end}", 6.4, partial(_layers, runs=layered)
+            yield f"layers{end}", partial(_layers, runs=layered)
 
 
 def _training(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
@@ -110,7 +111,7 @@ def _layers(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     deltas = ", ".join(sorted({f"{run['delta']:g}" for run in runs}))
     left.set(yscale="log", ylabel="density (%)")
     _plain_ticks(left.yaxis)
-    right.set_ylabel(f"δ-rank / full rank (%), δ = {deltas}")
+    right.set_ylabel(f"δ-rank (% of full), δ = {deltas}")
     step = -(-len(names) // 16)
     for axes in (left, right):
         axes.set_xticks(range(0, len(names), step), [_plain(name) for name in names[::step]], rotation=90, fontsize=6)
@@ -125,9 +126,12 @@ def _looks(count: int) -> list[dict[str, Any]]:
 
 
 def _legend(figure: Any, axes: Any, entries: int) -> None:
+    """Above both charts, in as many columns as the width holds; the figure grows by its rows."""
     if entries > 1:
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=min(entries, 5))
+        columns = max(1, min(entries, int(_WIDTH / (0.55 + 0.058 * max(map(len, labels))))))
+        figure.set_figheight(figure.get_figheight() + 0.16 * -(-entries // columns))
+        figure.legend(handles, labels, loc="outside upper center", ncols=columns)
 
 
 def _plain_ticks(axis: Any) -> None:
@@ -139,5 +143,6 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def _plain(text: str) -> str:
-    """A label that begins with _ would be left out of the legend."""
+    """Text as it stands: $ would begin mathematics, and a label that begins with _ is left out of a legend."""
+    text = text.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text

@@ -1,4 +1,4 @@
-"""A weight's mask as a small picture: one row a filter, one column an input channel, darker where more is kept."""
+"""A weight's mask as a small picture: one row a filter, one column an input channel, stronger where more is kept."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _COLOUR = (64, 120, 242)  # readable on white and on black; what is not kept is 
 
 @dataclass(frozen=True)
 class Picture:
-    """`cell` is how many filters and input channels one pixel covers at most; `darkest` the largest density of one."""
+    """`cell` is how many filters and input channels one pixel covers at most; `strongest` the largest density of one."""
 
     src: str
     rows: int
     columns: int
     cell: tuple[int, int]
-    darkest: float
+    strongest: float
 
 
 def picture(matrix: np.ndarray, kernel: int, side: int) -> Picture:
@@ -32,11 +32,11 @@ def picture(matrix: np.ndarray, kernel: int, side: int) -> Picture:
     sums = np.add.reduceat(np.add.reduceat(counts, rows[:-1], 0), columns[:-1], 1)
     heights, widths = np.diff(rows), np.diff(columns)
     density = sums / (np.outer(heights, widths) * kernel)
-    darkest = float(density.max())
+    strongest = float(density.max())
     # The square root, so that one weight in a large cell is still seen; rounded up for the same reason.
-    levels = np.ceil(np.sqrt(density / (darkest or 1.0)) * (_LEVELS - 1)).astype(np.uint8)
+    levels = np.ceil(np.sqrt(density / (strongest or 1.0)) * (_LEVELS - 1)).astype(np.uint8)
     cell = (int(heights.max()), int(widths.max()))
-    return Picture(_png(levels), levels.shape[0], levels.shape[1], cell, darkest)
+    return Picture(_png(levels), levels.shape[0], levels.shape[1], cell, strongest)
 
 
 def _edges(length: int, side: int) -> np.ndarray:

@@ -15,7 +15,7 @@ function logAxis(title, values, more = {}) {
   const [low, high] = [Math.min(...seen), Math.max(...seen)];
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    const steps = high / low > 300 ? [1] : high / low > 20 ? [1, 2, 5] : [1, 1.5, 2, 3, 5, 7];
+    const steps = high / low > 300 ? [1] : high / low > 20 ? [1, 2, 5] : [1, 2, 3, 5];
     for (const step of steps) ticks.push(step * 10 ** power);
   }
   const label = (v) => `${Number((100 * v).toPrecision(2))} %`;

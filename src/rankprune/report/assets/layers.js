@@ -113,7 +113,7 @@ function drawPicture(layer) {
   const image = make('img', { src: p.src, alt: `Mask of ${layer.name}: ${percent(layer.density)} of the weights kept, ${layer.dead} empty rows of ${layer.shape[0]}.` });
   const box = make('div', { class: 'mask' }, image);
   byId('picture').replaceChildren(make('h3', {}, 'Mask'),
-    make('figcaption', {}, `A row is ${layer.kernel > 1 ? 'a filter' : 'an output'}, a column ${layer.kernel > 1 ? 'an input channel' : 'an input'}; a cell is ${cell}, the darkest keeps ${percent(p.darkest, 0)}`), box);
+    make('figcaption', {}, `A row is ${layer.kernel > 1 ? 'a filter' : 'an output'}, a column ${layer.kernel > 1 ? 'an input channel' : 'an input'}; a cell is ${cell}, the strongest keeps ${percent(p.strongest, 0)}`), box);
   // As large as whole pixels of the picture allow, so that no row is drawn wider than another.
   const room = [box.clientWidth, box.clientHeight];
   const scale = Math.min(room[0] / p.columns, room[1] / p.rows);

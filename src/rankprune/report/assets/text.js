@@ -30,8 +30,7 @@ function times(dense, sparse) {
 function duration(s) {
   if (!known(s)) return NONE;
   if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${Math.round(s % 60)} s`;
-  return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
+  return s < 3600 ? `${(s / 60).toFixed(1)} min` : `${(s / 3600).toFixed(1)} h`;
 }
 
 const byId = (id) => document.getElementById(id);
