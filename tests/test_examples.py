@@ -1,0 +1,52 @@
+"""Every example runs as its docstring says, in a process of its own, and prints what it promises."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+# What must be in the output, beside an exit code of 0.
+PROMISES = {
+    "plain_loop": r"all prunable weights +58,664 +1,173,280 +95\.0000%[\s\S]*file: \d",
+    "lightning_fit": r"step 92: [\s\S]*step 184: [\s\S]*sparsity 95\.00%[\s\S]*58,664 +1,173,280",
+    "hugging_face": r"'sparsity'[\s\S]*accuracy [\d.]+%[\s\S]*80\.0\d\d\d%",
+    "torchrun": r"58,664 +1,173,280[\s\S]*masks on 2 ranks: (\w{16}), \1\n",
+    "distillation": r"teacher, dense: +[\d.]+%\nstudent at 98 %, alone: +[\d.]+%\nstudent at 98 %, distilled: +[\d.]+%",
+    "prune_my_checkpoint": r"cut to 95\.00% at once[\s\S]*bytes before, [\d,]+ after",
+    "macs_budget": r"budget in weights: 30\.00% of the weights, [\s\S]*budget in macs: [\d.]+% of the weights, (30\.00|29\.99)% of the MACs",
+}
+NEEDS = {"lightning_fit": "lightning", "hugging_face": "transformers"}
+
+
+def test_each_example_is_tested_and_listed() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == set(PROMISES)
+    listed = (EXAMPLES / "README.md").read_text()
+    assert all(f"({name}.py)" in listed for name in names)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PROMISES)
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    needed = NEEDS.get(name)
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    path = EXAMPLES / f"{name}.py"
+    command = re.search(r"^ {4}(python|torchrun) (.*)$", path.read_text(), re.MULTILINE)
+    assert command, "the docstring says how to run it"
+    options = re.findall(r"--\S+ \d+", command[2])
+    launcher = [] if command[1] == "python" else ["-m", "torch.distributed.run", *" ".join(options).split()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *launcher, str(path)], capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(PROMISES[name], done.stdout), done.stdout
+    assert list(tmp_path.iterdir()) == []  # it leaves nothing behind
