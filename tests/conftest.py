@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +17,19 @@ def shared() -> Path:
     folder = Path(__file__).resolve().parents[1] / ".." / "shared"
     if not folder.is_dir():
         pytest.skip("needs ../shared, which is not part of the project")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the real CIFAR-10, its trained ResNets, imagenette and tiny_coco: RANKPRUNE_DATA, or unpacked once."""
+    if "RANKPRUNE_DATA" in os.environ:
+        return Path(os.environ["RANKPRUNE_DATA"])
+    script = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "unpack.py"
+    if not script.is_file():
+        pytest.skip("neither RANKPRUNE_DATA nor ../shared/data is there")
+    folder = tmp_path_factory.mktemp("data")
+    subprocess.run([sys.executable, str(script), str(folder)], check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

@@ -99,3 +99,39 @@ def test_senseless_places() -> None:
             s.train_batches(*place)
     with pytest.raises(DataError, match="limit of 0 images"):
         evenly(10, 0)
+
+
+def test_repeats_are_neighbours_and_an_epoch_is_no_longer() -> None:
+    s = Sampling(50, 10, 8, seed=3, repeats=3)
+    order = torch.cat([indices for _, indices in s.train_batches(0)])
+    assert len(order) == 48
+    assert torch.equal(order.view(16, 3), order[::3, None].expand(16, 3))
+    assert len(order.unique()) == 16
+
+
+def test_repeats_are_those_of_timm() -> None:
+    """The samples of one step over all ranks are the ones timm's sampler deals out, for the same permutation."""
+    samplers = pytest.importorskip("timm.data.distributed_sampler")
+    ours = Sampling(512, 1, 8, 3, 0, 4, repeats=3)
+    order = ours._pass(0).flatten()[::3]
+
+    class Fixed(samplers.RepeatAugSampler):
+        pass
+
+    theirs = [Fixed(range(512), num_replicas=4, rank=rank, shuffle=False, num_repeats=3) for rank in range(4)]
+    dealt = [list(one)[:8] for one in theirs]  # of the identity permutation
+    step = ours._pass(0)[0]
+    assert sorted(order[torch.tensor(dealt).flatten()].tolist()) == sorted(step.tolist())
+
+
+@given(st.integers(1, 12), st.integers(3, 30))
+@settings(deadline=None)
+def test_epochs_of_so_many_steps_cut_the_stream_of_passes(steps: int, train: int) -> None:
+    whole = Sampling(train, 1, 3, seed=1)
+    cut = Sampling(train, 1, 3, seed=1, steps=steps)
+    assert cut.batches_per_epoch == steps
+    passes = [indices for epoch in range(steps * 3) for _, indices in whole.train_batches(epoch)]
+    stream = [indices for epoch in range(3) for _, indices in cut.train_batches(epoch)]
+    assert all(torch.equal(a, b) for a, b in zip(stream, passes))
+    assert [n for n, _ in cut.train_batches(2, steps - 1)] == [steps - 1]
+    assert torch.equal(cut.train_batches(2, steps - 1)[0][1], stream[-1])
