@@ -91,11 +91,9 @@ class Records:
     def _read(path: Path) -> Record:
         try:
             record: Record = json.loads(path.read_text(encoding="utf-8"))
+            record = {key: record[key] for key in ("run", "code", "name", "seed", "finished")} | record
             check(record)
-            return record if {"run", "code", "name", "finished"} <= record.keys() else _damaged(path)
         except (OSError, ValueError, KeyError, TypeError):
-            return _damaged(path)
-
-
-def _damaged(path: Path) -> Record:
-    raise RunError(f"{path} is no record of a run: restore it from version control, or remove it.")
+            sentence = f"{path} is no record of a run: restore it from version control, or remove it."
+            raise RunError(sentence) from None
+        return record

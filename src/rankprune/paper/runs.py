@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rankprune.recipes import Recipe, load_recipe
-from rankprune.recipes.names import find
+from rankprune.recipes import Recipe, RecipeError, load_recipe
 from rankprune.training.folder import MODEL, RunFolder
 from rankprune.training.smoke import smaller
 
@@ -46,11 +45,16 @@ class Run:
         """The run whose weights a pretrained start takes."""
         return Run(self.task, "dense", budget=self.budget)
 
+    @cache  # noqa: B019  (runs live as long as the command)
     def known(self) -> bool:
-        """Whether the recipe is there."""
-        return find(self.name) is not None
+        """Whether the recipe is there and can be understood."""
+        try:
+            self.recipe()
+        except RecipeError:
+            return False
+        return True
 
-    @lru_cache  # noqa: B019  (runs live as long as the command)
+    @cache  # noqa: B019
     def recipe(self, embedded: bool = False) -> Recipe:
         """Without the place of the data or of the weights to start from."""
         settings = [f"{key}={json.dumps(value)}" for key, value in self.settings]
@@ -59,7 +63,7 @@ class Run:
             recipe = load_recipe(self.name, [*self.budget, *settings, f"seed={self.seed}", *EMBEDDED])
         return smaller(recipe) if self.smoke else recipe
 
-    @lru_cache  # noqa: B019
+    @cache  # noqa: B019
     def key(self, embedded: bool = False) -> str:
         """Of the resolved recipe, and of the dense run it starts from."""
         # Defaults are the code's, which a record names by its own digest: a new key of recipes changes no old run.

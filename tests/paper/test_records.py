@@ -1,0 +1,76 @@
+"""Records are written once, found by what was run, and refused off their target."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from _small import add
+
+from rankprune.paper.records import Records, code_version
+from rankprune.paper.runs import Run
+from rankprune.training.errors import OffTarget, RunError
+
+RUN = Run("fashion", "gmp", 95.0)
+
+
+def test_written_once_and_found_again(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    add(records, RUN, 0.8)
+    (path,) = tmp_path.glob("*.json")
+    before = path.read_bytes()
+    with pytest.raises(RunError, match="records are never changed"):
+        add(records, RUN, 0.9)
+    assert path.read_bytes() == before
+    found = Records(tmp_path).newest(RUN.key())
+    assert found is not None
+    assert found["result"]["accuracy_last"] == 0.8
+
+
+def test_other_code_makes_another_record(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    add(records, RUN, 0.8, code="0.1.0-a")
+    assert records.has(RUN.key())
+    assert not records.has(RUN.key(), code="0.1.0-b")
+    add(records, RUN, 0.7, code="0.1.0-b")
+    assert len(list(tmp_path.glob("*.json"))) == 2
+
+
+def test_the_key_is_of_what_is_run() -> None:
+    assert RUN.key() == Run("fashion", "gmp", 95.0).key()
+    others = [
+        Run("fashion", "gmp", 95.0, seed=1), Run("fashion", "gmp", 98.0), Run("fashion", "rigl", 95.0),
+        Run("fashion", "gmp", 95.0, (("method.every", 7),)), Run("fashion", "gmp", 95.0, budget=("epochs=2",)),
+        Run("fashion", "gmp", 95.0, pretrained=True), Run("fashion", "gmp", 95.0, smoke=True),
+    ]  # fmt: skip
+    assert len({run.key() for run in [RUN, *others]}) == 1 + len(others)
+    # A setting that says what the recipe says already is the same run; so is one with its data elsewhere.
+    assert Run("fashion", "gmp", 95.0, (("method.every", 5),)).key() == RUN.key()
+    assert Run("fashion", "gmp", 95.0, budget=("data.root=/elsewhere",)).key() == RUN.key()
+
+
+def test_an_accuracy_off_its_target_is_refused(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    with pytest.raises(OffTarget, match=r"keeps 501 of 10,000 weights and not the 500 of 95.00%: its accuracy is refused"):
+        add(records, RUN, 0.8, kept=501)
+    assert list(tmp_path.iterdir()) == []
+    add(records, RUN, 0.8)
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    record["result"]["kept"] = 499
+    path.write_text(json.dumps(record))
+    with pytest.raises(OffTarget):
+        Records(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": "x"}'])
+def test_a_damaged_record_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(RunError, match=r"a.json is no record of a run"):
+        Records(tmp_path)
+
+
+def test_the_code_has_a_version_and_a_digest() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+-[0-9a-f]{8}", code_version())
