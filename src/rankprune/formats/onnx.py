@@ -22,7 +22,6 @@ from .._atomic import write_atomic
 OPSET = 18  # the oldest that the exporter writes by itself; anything older is a conversion that often fails
 LARGEST = 2**31 - 1  # bytes of one protobuf message
 TOLERANCE = 1e-4  # of the output's scale
-_LOUD = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
 class Disagreement(RuntimeError):
@@ -92,6 +91,11 @@ def sparsify(proto: Any) -> None:
         proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, list(array.shape)))
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
+    # What the exporter noted of them, an ordinary tensor's type, no longer holds.
+    moved = {sparse.values.name for sparse in proto.graph.sparse_initializer}
+    noted = [info for info in proto.graph.value_info if info.name not in moved]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(noted)
 
 
 def difference(model: nn.Module, example: Tensor, data: bytes) -> float:
@@ -119,13 +123,12 @@ def difference(model: nn.Module, example: Tensor, data: bytes) -> float:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without the exporter's progress, warnings and, where it fails, the whole network."""
-    levels = {name: logging.getLogger(name).level for name in _LOUD}
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    nowhere = io.StringIO()
     try:
-        for name in _LOUD:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        logging.disable(before)
