@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -18,7 +20,10 @@ def test_engines_in_turns_agree_and_absent_ones_are_named(tmp_path, monkeypatch)
     found = benchmark(model, torch.zeros(2, 3, 32, 32), ("torch", "deepsparse"), threads=1, rounds=3)
     assert [row.name for row in found.rows] == ["rankprune", "torch"]
     assert all(0 < row.minimum <= row.median and row.error < 1e-4 for row in found.rows)
-    assert found.ratio("rankprune") == 1
+    assert found.ratio("rankprune") == found.ratio("rankprune", "minimum") == 1
+    if hasattr(os, "sched_getaffinity"):
+        assert found.cpus == (min(os.sched_getaffinity(0)),)
+        assert f"pinned to CPUs {found.cpus[0]}," in str(found)
     assert "environment of its own" in found.absent["deepsparse"]
     assert "deepsparse is left out" in str(found)
     with pytest.raises(ValueError, match="no engine tensorrt"):

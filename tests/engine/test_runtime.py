@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+import venv
 from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import rankprune as rp
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -21,3 +29,42 @@ def test_the_runtime_does_not_import_torch():
         env={"PYTHONPATH": str(SRC), "PATH": ""},
     )
     assert done.stdout == "True\n"
+
+
+@pytest.fixture(scope="module")
+def without_torch(tmp_path_factory) -> Path:
+    """The Python of an environment that holds NumPy and nothing else."""
+    place = tmp_path_factory.mktemp("bare")
+    venv.create(place, with_pip=True)
+    python = place / "bin" / "python"
+    if subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy"], capture_output=True).returncode:
+        pytest.skip("NumPy cannot be installed into a fresh environment: is there a network?")
+    assert subprocess.run([python, "-c", "import torch"], capture_output=True).returncode
+    return python
+
+
+RUN = """
+import json, sys, numpy as np
+from rankprune.engine import runtime
+net = runtime.load(sys.argv[1])
+y = net(np.load(sys.argv[2]))
+print(json.dumps([float(v) for v in np.asarray(y).ravel()]))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["torchvision:resnet50", "timm:deit_small_patch16_224"])
+def test_large_networks_in_an_environment_without_torch(name, without_torch, tmp_path):
+    torch.manual_seed(0)
+    model = rp.models.create_model(name, 1000).eval()
+    rp.prune(model, "random", sparsity=0.95, distribution="erk", seed=0)
+    x = torch.randn(1, 3, 224, 224)
+    rp.compile(model, x, tune=False).save(tmp_path / "net.plan")
+    np.save(tmp_path / "x.npy", x.numpy())
+    done = subprocess.run(
+        [without_torch, "-c", RUN, tmp_path / "net.plan", tmp_path / "x.npy"], capture_output=True, text=True,
+        check=True, env={"PYTHONPATH": str(SRC), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    with torch.inference_mode():
+        want = model(x)[0]
+    assert torch.tensor(json.loads(done.stdout)).sub(want).abs().max() <= 1e-4 * want.abs().max()

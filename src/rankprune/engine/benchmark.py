@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +41,25 @@ class Benchmark:
     batch: int
     rounds: int
     compiled: str
+    cpus: tuple[int, ...] = ()  # that all engines were pinned to; none where the system cannot
 
-    def ratio(self, name: str) -> float:
-        """How many times faster the engine is than another, by medians."""
-        found = {row.name: row for row in self.rows}
-        return found[name].median / found["rankprune"].median
+    def ratio(self, name: str, by: str = "median") -> float:
+        """How many times faster the engine is than another, by medians or by minima ("minimum")."""
+        found = {row.name: getattr(row, by) for row in self.rows}
+        return float(found[name] / found["rankprune"])
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [f"batch {self.batch}, {self.threads} threads, {self.rounds} rounds in turns; {self.compiled}"]
-        lines.append(f"{'engine':<14} {'min ms':>9} {'median ms':>10} {'images/s':>9} {'x rankprune':>12} {'error':>9}")
+        where = f"pinned to CPUs {', '.join(map(str, self.cpus))}" if self.cpus else "not pinned"
+        lines = [f"batch {self.batch}, {self.threads} threads, {where}, {self.rounds} rounds in turns; {self.compiled}"]
+        heads = ("min ms", "median ms", "images/s", "by min", "by median", "error")
+        lines.append(f"{'engine':<12} " + " ".join(f"{head:>9}" for head in heads))
         for row in self.rows:
-            times = f"{row.minimum * 1e3:>9.2f} {row.median * 1e3:>10.2f} {row.images_per_second:>9.1f}"
-            lines.append(f"{row.name:<14} {times} {self.ratio(row.name):>12.2f} {row.error:>9.1e}")
+            times = f"{row.minimum * 1e3:>9.2f} {row.median * 1e3:>9.2f} {row.images_per_second:>9.1f}"
+            ratios = f"{self.ratio(row.name, 'minimum'):>9.2f} {self.ratio(row.name):>9.2f}"
+            lines.append(f"{row.name:<12} {times} {ratios} {row.error:>9.1e}")
         return "\n".join([*lines, *(f"{name} is left out: {why}" for name, why in self.absent.items())])
 
 
@@ -70,8 +75,9 @@ def benchmark(
     if unknown := [name for name in against if name not in PEERS]:
         raise ValueError(f"there is no engine {unknown[0]} to compare with: choose among {', '.join(PEERS)}")
     threads = default_threads() if threads is None else threads
-    with torch_threads(threads), tempfile.TemporaryDirectory() as folder:
-        return _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
+    with torch_threads(threads), pinned(threads) as cpus, tempfile.TemporaryDirectory() as folder:
+        found = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
+        return replace(found, cpus=cpus)
 
 
 @contextlib.contextmanager
@@ -82,6 +88,28 @@ def torch_threads(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def pinned(threads: int) -> Iterator[tuple[int, ...]]:
+    """Every thread of this process, and what it starts, on the first so many of its CPUs."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield ()
+        return
+    before = os.sched_getaffinity(0)
+    cpus = tuple(sorted(before)[:threads])
+    _pin(cpus)
+    try:
+        yield cpus
+    finally:
+        _pin(before)
+
+
+def _pin(cpus: Iterable[int]) -> None:
+    tasks = Path("/proc/self/task")
+    for thread in [int(task.name) for task in tasks.iterdir()] if tasks.exists() else [0]:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(thread, cpus)
 
 
 def _measure(
