@@ -1,5 +1,6 @@
 // Start, choices, and news from the server.
 function draw() {
+  colours.clear();
   drawOverview();
   if (runs().length > 1) drawRuns();
   drawLegends();

@@ -16,8 +16,14 @@ function setTheme(name) {
   try { localStorage.setItem('rankprune-theme', name); } catch { /* not remembered then */ }
 }
 
-// The resolved value of a colour of the style sheet.
+// The resolved value of a colour of the style sheet, looked up once a drawing.
+const colours = new Map();
 function colour(name) {
+  if (!colours.has(name)) colours.set(name, resolved(name));
+  return colours.get(name);
+}
+
+function resolved(name) {
   const probe = make('span');
   probe.style.color = `var(--${name})`;
   document.body.append(probe);
