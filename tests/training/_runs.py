@@ -35,8 +35,24 @@ class Tiny(nn.Module):
         return self.head(self.drop(x.mean((2, 3))))
 
 
+class Double(nn.Module):
+    """In double precision and with GroupNorm: two half batches give what the whole one gives, but for rounding."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(in_channels, 7, 3, 2, 1), nn.GroupNorm(1, 7), nn.ReLU(), nn.Conv2d(7, 18, 3, 2, 1), nn.ReLU(),
+        )  # fmt: skip
+        self.head = nn.Linear(18, num_classes)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x.double()).mean((2, 3)))
+
+
 if "test-tiny" not in _BUILDERS:
     register_model("test-tiny")(lambda num_classes, in_channels: Tiny(num_classes, in_channels))
+    register_model("test-double")(lambda num_classes, in_channels: Double(num_classes, in_channels))
 
 # 10 batches of 16 an epoch, masks updated at every second step.
 SMALL = (
