@@ -29,7 +29,7 @@ test-all: lint
 
 bench: $(STAMP)
 	mkdir -p results/benchmarks
-	for b in rank update overhead; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
+	for b in rank update overhead scale; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[docs]'

@@ -32,7 +32,7 @@ class SparsityCallback(pl.Callback):
         if not math.isfinite(steps) or steps < 1:
             raise ValueError(f"the trainer expects {steps} steps: set max_steps or max_epochs, or give total_steps")
         self.sparsifier = attach(
-            pl_module, list(trainer.optimizers), self.method, total_steps=int(steps), **self.options
+            trainer.model, list(trainer.optimizers), self.method, total_steps=int(steps), **self.options
         )
         if self._loaded is not None:  # most strategies restore callbacks before there are optimizers
             self.sparsifier.load_state_dict(self._loaded)
