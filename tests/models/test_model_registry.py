@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,3 +106,19 @@ def test_a_name_is_registered_once() -> None:
 def test_missing_extra_is_named() -> None:
     with pytest.raises(ImportError, match=r"^A test needs no_such_lib, .* pip install 'rankprune\[vision\]'\.$"):
         need("no_such_lib.models", "vision", "A test")
+
+
+def test_pretrained_weights_by_name_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchvision looks into its cache before it fetches: a file of that name there is what is loaded."""
+    models = pytest.importorskip("torchvision.models")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    cache = tmp_path / "hub" / "checkpoints"
+    cache.mkdir(parents=True)
+    torch.manual_seed(1)
+    start = create_model("torchvision:resnet18", 1000)
+    torch.save(start.state_dict(), cache / models.ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2])
+    model = create_model("torchvision:resnet18", 10, pretrained="IMAGENET1K_V1")
+    assert torch.equal(model.layer4[1].conv2.weight, start.layer4[1].conv2.weight)  # type: ignore[union-attr, index]
+    assert model.fc.weight.shape == (10, 512)  # type: ignore[union-attr]
+    with pytest.raises(WeightsError, match=r"has no weights 'IMAGENET1K_V9': there are IMAGENET1K_V1\."):
+        create_model("torchvision:resnet18", pretrained="IMAGENET1K_V9")

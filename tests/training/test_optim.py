@@ -33,3 +33,14 @@ def test_norms_and_biases_may_be_spared_decay() -> None:
     some = build_optimizer(model, Optimizer(name="adamw", weight_decay=0.1, decay_norm_and_bias=False))
     sizes = {group["weight_decay"]: sorted(p.ndim for p in group["params"]) for group in some.param_groups}
     assert sizes == {0.1: [2, 4], 0.0: [1, 1, 1, 1]}
+
+
+def test_a_timm_vit_keeps_its_positions_from_decay() -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1)
+    groups = build_optimizer(model, Optimizer(name="adamw", weight_decay=0.1, decay_norm_and_bias=False)).param_groups
+    spared = {id(p) for group in groups if group["weight_decay"] == 0 for p in group["params"]}
+    names = {name for name, p in model.named_parameters() if id(p) in spared}
+    assert {"pos_embed", "cls_token", "head.bias", "norm.weight"} <= names
+    assert "blocks.0.attn.qkv.weight" not in names
+    assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
