@@ -16,7 +16,7 @@ from rankprune.paper.table import numbers
 from rankprune.recipes import RecipeError
 
 QUEUE = Path(__file__).resolve().parents[2] / "results" / "queue.yaml"
-EPOCHS = ("epochs=5",)
+EPOCHS = ("epochs=4",)
 
 
 @pytest.fixture

@@ -81,7 +81,8 @@ def _again(args: argparse.Namespace) -> list[str]:
 def _finished(record: Record, places: Places, scale: Any) -> None:
     value = accuracy(record)
     result = record.get("result") or {}
-    text = record.get("failed") or ("measured" if value is None else f"{percent([value])} %")
+    found = "measured" if value is None else "runs" if record["smoke"] else f"{percent([value])} %"
+    text = record.get("failed") or found
     seconds = f" in {result['seconds']:.0f} s" if "seconds" in result else ""
     say(f"rankprune: {record['name']}, seed {record['seed']}: {text}{seconds}")
     index.render(places.results, scale)

@@ -52,7 +52,7 @@ def launch(places: Places, seconds: float | None, say: Say, finished: Callable[[
         recipe = run.placed(places.out, places.data, embedded=False)
         result = RunFolder.of(recipe, places.out).result()
         if result is not None:
-            record = describe(run.key(), recipe.name, run.seed, code_version(), result, recipe)
+            record = describe(run.key(), recipe.name, run.seed, code_version(), result, recipe) | {"smoke": False}
             records.add(record)
             finished(record)
             added += 1

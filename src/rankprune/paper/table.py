@@ -21,9 +21,9 @@ NAMES = {
     "rigl": "RigL", "feather": "Feather", "svite": "SViT-E", "topkast": "Top-KAST",
 }  # fmt: skip
 HONEST = (
-    "ours: test top-1 of the last epoch, with exactly the weights of the target sparsity; no epoch and no setting was "
-    "chosen by the test set. Mean ± standard error (number of seeds) where there are several; a single number is one "
-    "seed. At chance: within 3 points of 10 %."
+    "ours: test top-1 of the last epoch, with exactly the weights of the target sparsity; no epoch was chosen by the test "
+    "set. Mean ± standard error (number of seeds) where there are several; a single number is one seed. Who leads after "
+    "the first seed is run with more. At chance: within 3 points of 10 %."
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from .evidence import number
 from .measure import UPDATES, measurement_key
 from .table import HONEST, NAMES, Evidence, Table, numbers, plain
 
@@ -81,7 +82,8 @@ def _average_precision(evidence: Evidence, runs: list[Any], scale: Scale) -> tup
         return "failed", "failed"
     if scale == "cpu":
         return "runs", "runs"
-    return tuple(evidence.number(runs, key, 1) or "no AP" for key in ("box_ap", "mask_ap"))  # type: ignore[return-value]
+    box, mask = ([100 * value for value in evidence.values(runs, key)] for key in ("accuracy_last", "mask_ap_last"))
+    return number(box, 1), number(mask, 1)
 
 
 def _macs(evidence: Evidence, runs: list[Any]) -> str:
