@@ -21,8 +21,8 @@ NAMES = {
     "rigl": "RigL", "feather": "Feather", "svite": "SViT-E", "topkast": "Top-KAST",
 }  # fmt: skip
 HONEST = (
-    "ours: test top-1 of the last epoch, with exactly the weights of the target sparsity; no epoch was chosen by the test "
-    "set. Mean ± standard error (number of seeds) where there are several; a single number is one seed. Who leads after "
+    "ours: test top-1 of the last epoch, with exactly the weights of the target sparsity; no epoch was chosen by the "
+    "test set. Mean ± standard error (number of seeds) where there are several. Who leads after "
     "the first seed is run with more. At chance: within 3 points of 10 %."
 )
 
