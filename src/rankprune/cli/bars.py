@@ -45,7 +45,8 @@ class Bars(Watcher):
 
     def epoch(self, line: dict[str, Any]) -> None:
         if self._progress is not None:
-            note = f"epoch {line['epoch']}: {line.get('test_top1', line.get('test_box_ap', 0.0)):.2%} at sparsity {line['sparsity']:.2%}"
+            accuracy = line.get("test_top1", line.get("test_box_ap"))
+            note = f"epoch {line['epoch']}: {accuracy:.2%} at sparsity {line['sparsity']:.2%}"
             self._progress.update(self._progress.task_ids[0], note=note)
 
     def message(self, text: str) -> None:
