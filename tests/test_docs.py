@@ -1,35 +1,126 @@
-"""Every Python block of the methods' pages runs as it stands."""
+"""The docs hold: examples run and print what they say, links lead somewhere, tests and numbers named are there."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import rankprune as rp
+from _nets import batch, cnn, sgd
+from _pages import LANGUAGES, blocks
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-PAGES = sorted((DOCS / "methods").glob("*.md"))
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+METHODS = sorted((DOCS / "methods").glob("*.md"))
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+# Methods' pages that show what their example prints are run by tests/methods/test_pages.py, in the short suite.
+SHOWN = {page for page in METHODS if "```text" in page.read_text(encoding="utf-8")}
+RUN = [page for page in PAGES if page not in SHOWN and {"python", "sh"} & {b.language for b in blocks(page.read_text("utf-8"))}]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def test_every_method_has_a_page() -> None:
-    assert {page.stem for page in PAGES} >= set(rp.list_methods())
-    listed = (DOCS / "methods" / "README.md").read_text()
+    assert {page.stem for page in METHODS} >= set(rp.list_methods())
+    listed = (DOCS / "methods" / "README.md").read_text(encoding="utf-8")
     assert all(f"({name}.md)" in listed for name in rp.list_methods())
     assert all(f"`{name}`" in listed for name in rp.extras.list_extras())
 
 
-# Pages that show what their example prints are compared with it in tests/methods/test_pages.py.
-SILENT = [page for page in PAGES if "```python" in page.read_text() and "```text" not in page.read_text()]
+@pytest.mark.long
+@pytest.mark.parametrize("page", RUN, ids=name_of)
+def test_the_examples_run(page: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "tests" / "_pages.py"), str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=500, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    for block in blocks(page.read_text(encoding="utf-8")):
+        assert block.language in LANGUAGES, f"a block begins {block.code[:60]!r}: tag it {sorted(LANGUAGES)}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as fragments, as GitHub and mkdocs both make them of plain words."""
+    heads = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"(?:src|href)=\"([^\"]+)\"", text):
+        if re.match(r"https?:|mailto:", target):
+            continue
+        path, _, fragment = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{name_of(page)} links to {target}"
+        if fragment and file.suffix == ".md":
+            assert fragment in anchors(file), f"{name_of(page)} links to {target}"
+
+
+def functions(path: Path) -> set[str]:
+    return {node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_faq_answers_all_asks_with_tests_that_exist() -> None:
+    text = (DOCS / "faq.md").read_text(encoding="utf-8")
+    answers = re.split(r"^### ", text, flags=re.M)[1:]
+    assert [int(answer.split(".")[0]) for answer in answers] == list(range(1, 26))
+    for answer in answers:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", answer)
+        assert named, answer
+        for file, function in named:
+            assert function in functions(ROOT / file), f"{file}::{function}"
+
+
+def test_numbers_of_the_readme_stand_in_the_records() -> None:
+    rows = re.findall(r"^\| `benchmarks/(\w+)\.py` \|.*\|([^|]*)\|$", (ROOT / "README.md").read_text("utf-8"), re.M)
+    assert rows
+    for name, numbers in rows:
+        record = (ROOT / "results" / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8")
+        found = re.findall(r"\d+\.\d+|\d{2,}", numbers)
+        assert found
+        assert all(number in record for number in found), f"{name}: {numbers}"
+
+
+def test_the_table_of_choices_says_what_the_methods_say() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(methods/\w+\.md\) \|([^|]*)\|([^|]*)\|", (DOCS / "choose.md").read_text("utf-8"), re.M)
+    assert sorted(name for name, *_ in rows) == rp.list_methods()
+    for name, needs, cost in rows:
+        info = rp.method_info(name)
+        assert needs.strip() == (", ".join(sorted(info.needs)) or "-"), name
+        assert cost.strip() == info.cls.cost, name
+
+
+@pytest.mark.parametrize("name", rp.list_methods())
+def test_the_table_of_choices_says_where_a_method_starts(name: str) -> None:
+    said = re.search(rf"^\| \[{name}\]\(.*?\) \|[^|]*\|[^|]*\| ([^|]*) \|", (DOCS / "choose.md").read_text("utf-8"), re.M)
+    assert said
+    model = cnn()
+    sources = {"data": [batch(1)], "loss_fn": torch.nn.functional.cross_entropy} if "data" in rp.method_info(name).needs else {}
+    sp = rp.attach(model, sgd(model), name, sparsity=0.9, total_steps=1000, **sources)
+    assert said[1] == ("as it is" if name == "static" else "sparse" if sp.sparsity > 0.5 else "dense")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", SILENT, ids=lambda page: page.stem)
-def test_the_examples_run(page: Path, tmp_path: Path) -> None:
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip()
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mkdocstrings", reason="needs rankprune[docs]")
+    monkeypatch.setenv("NO_MKDOCS_2_WARNING", "1")  # the theme's own news
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "WARNING" not in done.stderr
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]+src=\"?([^\"\s>]+)", page.read_text(encoding="utf-8"))
+        loaded += re.findall(r"<link[^>]+rel=\"?(?:stylesheet|preload|preconnect|icon)[^>]+href=\"?([^\"\s>]+)", page.read_text("utf-8"))
+        assert not [target for target in loaded if target.startswith(("http", "//"))], page

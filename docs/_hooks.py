@@ -1,0 +1,29 @@
+"""mkdocs: the page of results shows the tables and benchmark records that stand in results/, and no other numbers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    if page.file.src_uri != "results.md":
+        return markdown
+    return markdown.replace("<!-- tables -->", tables()).replace("<!-- benchmarks -->", benchmarks())
+
+
+def tables(folder: Path = RESULTS / "tables") -> str:
+    """Every rendered table, its headings two levels down."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
+    found = [re.sub(r"^(#+) ", r"##\1 ", text, flags=re.M) for text in texts]
+    return "\n\n".join(found) or "No table has been recorded yet: not measured."
+
+
+def benchmarks(folder: Path = RESULTS / "benchmarks") -> str:
+    """What each benchmark printed, as it printed it."""
+    records = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
+    found = [f"### `benchmarks/{name}.py`\n\n```text\n{text}```" for name, text in records.items()]
+    return "\n\n".join(found) or "No benchmark has been recorded yet: not measured."
