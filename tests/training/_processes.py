@@ -197,10 +197,16 @@ def _serve() -> int:
     import torch
 
     import rankprune.cli.train  # noqa: F401
+    from rankprune.data import load
+    from rankprune.method import list_methods
 
+    # What a run imports and unpacks when it gets there, done once.
+    list_methods()
+    images = load.read_fashion()
+    load.read_fashion = lambda: images
     for module in ("torch.distributed.fsdp", "torch.distributed.tensor", "torch.utils.tensorboard", "timm.utils"):
         with contextlib.suppress(ImportError):
-            importlib.import_module(module)  # what a run imports when it gets there
+            importlib.import_module(module)
     torch.set_num_threads(1)
     for line in sys.stdin:
         question = json.loads(line)
