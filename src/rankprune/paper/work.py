@@ -221,7 +221,7 @@ def has_cifar10(root: str | None) -> bool:
 
 
 def in_parallel(command: Sequence[str], jobs: int) -> int:
-    """Several workers, each on its share of the cores; a signal is passed on to all. The worst exit code."""
+    """Several workers, each on its share of the cores; a signal goes to all. The first exit code not 0."""
     threads = str(max((os.cpu_count() or 1) // jobs, 1))
     workers = [
         subprocess.Popen([sys.executable, "-m", "rankprune", *command], env={**os.environ, "OMP_NUM_THREADS": threads})
@@ -234,7 +234,8 @@ def in_parallel(command: Sequence[str], jobs: int) -> int:
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return max(worker.wait() for worker in workers)
+        codes = [worker.wait() for worker in workers]
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return next((code if code > 0 else 128 - code for code in codes if code), 0)  # as shells count signals
