@@ -17,7 +17,7 @@ from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClass
 import rankprune as rp
 from rankprune.integrations.transformers import SparsityCallback
 
-STEPS = 200
+STEPS = 400
 
 
 class Clothes(Dataset):
