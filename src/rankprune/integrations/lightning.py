@@ -31,9 +31,8 @@ class SparsityCallback(pl.Callback):
         steps = trainer.estimated_stepping_batches if self.total_steps is None else self.total_steps
         if not math.isfinite(steps) or steps < 1:
             raise ValueError(f"the trainer expects {steps} steps: set max_steps or max_epochs, or give total_steps")
-        self.sparsifier = attach(
-            trainer.model, list(trainer.optimizers), self.method, total_steps=int(steps), **self.options
-        )
+        model = trainer.model or pl_module  # as the strategy wrapped it: DDP's ranks share rank work
+        self.sparsifier = attach(model, list(trainer.optimizers), self.method, total_steps=int(steps), **self.options)
         if self._loaded is not None:  # most strategies restore callbacks before there are optimizers
             self.sparsifier.load_state_dict(self._loaded)
             self._loaded = None
