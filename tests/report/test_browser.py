@@ -124,7 +124,7 @@ def test_the_filter_rules_table_and_charts(open_page: Open, page_file: str) -> N
     page.fill("#filter", "magnitude")
     assert column(page, 1) == ["fashion-magnitude-95"]
     assert page.inner_text("#shown") == "1 of 3 runs shown."
-    assert page.evaluate(lines) < before
+    until(page, f"{lines} < {before}")
     page.fill("#filter", "FASHION 9 rpg")
     assert column(page, 1) == ["fashion-rpg-98"]
     page.fill("#filter", "nothing like it")
@@ -132,7 +132,7 @@ def test_the_filter_rules_table_and_charts(open_page: Open, page_file: str) -> N
     assert "No run fits the filter." in page.inner_text("#runs-table")
     page.fill("#filter", "")
     assert len(column(page, 1)) == 3
-    assert page.evaluate(lines) == before
+    until(page, f"{lines} === {before}")
 
 
 def test_focus_and_layer_are_chosen(open_page: Open, page_file: str, data: dict[str, Any]) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -78,6 +82,21 @@ def test_answers_to_names_of_this_machine_alone(going: Path) -> None:
             assert status == 403
             assert b"rankprune report" not in body
         assert ask(server, "/recipe.yaml")[0] == ask(server, "/../recipe.yaml")[0] == 404
+
+
+def test_ctrl_c_ends_the_command_quietly(going: Path) -> None:
+    command = [sys.executable, "-m", "rankprune", "watch", str(going), "--port", "0", "--json"]
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": source},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background job ignores it
+    )  # fmt: skip
+    assert running.stdout is not None
+    text = "".join(running.stdout.readline() for _ in range(3))
+    assert json.loads(text)["url"].startswith("http://127.0.0.1:")
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (0, "")
 
 
 def event(stream: http.client.HTTPResponse) -> tuple[str, str]:

@@ -16,7 +16,7 @@ _COLOUR = (64, 120, 242)  # readable on white and on black; what is not kept is 
 
 @dataclass(frozen=True)
 class Picture:
-    """`cell` is how many filters and input channels one pixel covers at most; `strongest` the largest density of one."""
+    """`cell` is how many filters and input channels a pixel covers at most, `strongest` the largest density of one."""
 
     src: str
     rows: int

@@ -46,7 +46,13 @@ function start() {
   state.focus = ((live && runs().find((r) => !r.result)) || best.find((r) => r.method !== 'dense') || best[0]).id;
   byId('pick').addEventListener('change', (event) => setFocus(event.target.value));
   byId('pick-layer').addEventListener('change', (event) => { state.layer = event.target.value; drawOneLayer(); drawLayers(); });
-  byId('filter').addEventListener('input', (event) => { state.filter = event.target.value.trim(); draw(); });
+  let typing = 0;
+  byId('filter').addEventListener('input', (event) => { // the table at once, the charts when the typing pauses
+    state.filter = event.target.value.trim();
+    drawRuns();
+    clearTimeout(typing);
+    typing = setTimeout(draw, 150);
+  });
   startTheme(draw);
   draw();
   if (live) listen();

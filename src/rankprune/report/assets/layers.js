@@ -28,7 +28,7 @@ function drawLayers() {
   drawChart('chart-density', { title: 'Density per layer', caption: `Sparsest: ${sparsest.name}, ${percent(sparsest.density)} kept`,
     summary: `${list.length} layers. The sparsest is ${sparsest.name} with ${percent(sparsest.density)} of its weights kept.`,
     traces: [...thin((l) => l.density || null), line(list, mine, (l) => l.density || null, (l) => `${percent(l.density)} (${count(l.kept)} weights)`, bold)],
-    legend: others.length ? [...own, ...rest] : [],
+    legend: [...own, ...rest],
     layout: { xaxis: axis('', ticks), yaxis: logAxis('', [focus, ...others].flatMap((run) => run.layers.map((l) => l.density))) },
     head: ['layer', 'shape', 'kept', 'density'], rows: list.map((l) => [l.name, l.shape.join(' × '), count(l.kept), percent(l.density)]) });
   const share = (l) => l.delta_rank / l.full;
