@@ -58,11 +58,18 @@ def test_smoke_of_some_recipes(name: str, tmp_path: Path, capsys: pytest.Capture
     assert result["sparsity"] == pytest.approx(wanted, abs=1 / result["prunable"])
 
 
+TABLE_1 = ("dense", "pbw-99", "mlprune-99", "probmask-99", "acdc-99", "rpg-99")
+ROWS = [
+    *(name for name in list_recipes("fashion-*") if name.endswith(("dense", "-95"))),
+    *(f"{task}-{row}" for task in ("cifar10-vgg19", "cifar10-resnet32") for row in TABLE_1),
+    *(f"cifar10-cpu-{net}-{row}" for net in ("vgg", "resnet20", "vit") for row in ("dense", "rpg-99", "feather-99")),
+]  # those of ImageNet and COCO: tests/training/test_smoke.py
+
+
 @pytest.mark.long
-@pytest.mark.timeout(3600)
-def test_smoke_of_every_recipe(tmp_path: Path) -> None:
-    failed = [name for name in list_recipes() if main(["train", name, "--smoke", "--out", str(tmp_path)]) != 0]
-    assert failed == []
+@pytest.mark.parametrize("name", ROWS)
+def test_smoke_of_every_method_and_task(name: str, tmp_path: Path) -> None:
+    assert main(["train", name, "--smoke", "--out", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -179,7 +186,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["torch"] == torch.__version__
-    assert {extra["extra"] for extra in found["extras"]} == {"train", "vision", "tensorboard", "onnx"}
+    assert {extra["extra"] for extra in found["extras"]} == {"train", "vision", "tensorboard", "detection", "onnx"}
 
 
 def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
