@@ -1,9 +1,9 @@
 """Runs the code blocks of a page, in order, in one folder.
 
 ```python runs, and all such blocks of a page share their names; ```sh runs in bash. A block with title="FILE" is
-written to that file instead; ```yaml and ```toml are files to read. A ```text block right after a ```python block is what that one prints; any other ```text
-is for reading only: it needs a GPU, a network or many minutes, or is not code. Python in a comment `<!-- before: … -->`
-runs too: it stands for what the reader brings.
+written to that file instead; ```yaml and ```toml without one are for reading. A ```text block right after a ```python
+block is what that one prints; any other ```text is for reading too: it needs a GPU, a network or many minutes, or is
+not code. Python in a comment `<!-- before: … -->` runs too: it stands for what the reader brings.
 """
 
 from __future__ import annotations

@@ -124,3 +124,10 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         loaded = re.findall(r"<(?:script|img|iframe)[^>]+src=\"?([^\"\s>]+)", page.read_text(encoding="utf-8"))
         loaded += re.findall(r"<link[^>]+rel=\"?(?:stylesheet|preload|preconnect|icon)[^>]+href=\"?([^\"\s>]+)", page.read_text("utf-8"))
         assert not [target for target in loaded if target.startswith(("http", "//"))], page
+
+
+def test_the_architecture_names_every_room() -> None:
+    table = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    rooms = [p for p in (ROOT / "src" / "rankprune").iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()]
+    missing = {f"{p.name}/" if p.is_dir() else p.name for p in rooms} - set(re.findall(r"`([\w.]+/?)`", table))
+    assert missing <= {"__init__.py", "__main__.py"}
