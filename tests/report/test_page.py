@@ -91,4 +91,5 @@ def test_the_engine_is_timed_when_asked(runs: Path, tmp_path: Path) -> None:
     assert engine["engine_ms"] > 0
     weighted = [layer for layer in engine["layers"] if layer["kept"]]
     assert len(weighted) == 9
-    assert all(layer["ms"] > 0 and layer["kernel"] for layer in weighted)
+    assert all(layer["ms"] > 0 for layer in weighted)
+    assert all(layer["kernel"] for layer in weighted if layer["name"].startswith("features"))  # a linear layer has but one
