@@ -32,7 +32,7 @@ bench: $(STAMP)
 	for b in rank update overhead scale; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
 
 docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python -c 'import material, mkdocstrings' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:

@@ -14,8 +14,9 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 LANGUAGES = {"python", "sh", "text", "yaml", "toml"}
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$|<!-- before:\n(.*?)-->", re.M | re.S)
@@ -45,19 +46,20 @@ def blocks(text: str) -> list[Block]:
 
 def run(page: Path) -> None:
     """Run the page's blocks here; raises where one fails or prints something else."""
-    names: dict[str, Any] = {"__name__": "__page__"}
+    module = sys.modules["__page__"] = types.ModuleType("__page__")  # dataclasses look their module up
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.title:
             Path(block.title).write_text(block.code, encoding="utf-8")
         elif block.language == "python":
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
-                exec(compile(block.code, str(page), "exec"), names)
+                exec(compile(block.code, str(page), "exec", dont_inherit=True), module.__dict__)
             if block.printed is not None and out.getvalue() != block.printed:
                 raise AssertionError(f"{page.name} says\n{block.printed}\nand it printed\n{out.getvalue()}")
         elif block.language == "sh":
-            shell = f'rankprune() {{ "{sys.executable}" -m rankprune "$@"; }}\n{block.code}'
-            done = subprocess.run(["bash", "-euo", "pipefail", "-c", shell], capture_output=True, text=True, check=False)
+            commands = {"rankprune": "rankprune", "torchrun": "torch.distributed.run"}  # those of this Python
+            shell = "\n".join(f'{name}() {{ "{sys.executable}" -m {module} "$@"; }}' for name, module in commands.items())
+            done = subprocess.run(["bash", "-euo", "pipefail", "-c", f"{shell}\n{block.code}"], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise AssertionError(f"{block.code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
 
