@@ -35,7 +35,8 @@ def rank_gradients(sites: Sequence[Site], delta: float, model: nn.Module | None 
 
 def _deal_out(sites: Sequence[Site], owners: Sequence[int], found: dict[int, Tensor], peers: Any) -> list[Tensor]:
     """From each owner to all: its rows to each where the layer is sharded, the whole otherwise."""
-    parts, under_way = [], []
+    parts: list[Tensor] = []
+    under_way: list[Any] = []
     for i, (site, owner) in enumerate(zip(sites, owners)):
         if site.shards:
             parts.append(site.shards.scatter_from(owner, found.pop(i, None), site.weight))
