@@ -21,7 +21,7 @@ class BadCode(ValueError):
 def best(indices: Indices, size: int) -> tuple[str, int, bytes]:
     """The shortest code of these indices: its name, its parameter, its bytes."""
     gaps = _gaps(indices)
-    name, k = min(candidates(indices.size, size), key=lambda code: _length(*code, gaps, size))
+    name, k = min(candidates(indices.size, size), key=lambda code: _length(code[0], code[1], gaps, size))
     return name, k, encode(name, k, indices, size)
 
 

@@ -19,7 +19,12 @@ EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "vision": ("torchvision: and timm: models, image folders, EMA", ("torchvision", "timm")),
     "detection": ("COCO and its average precision", ("faster_coco_eval", "torchvision", "PIL")),
     "tensorboard": ("scalars of each run for TensorBoard", ("tensorboard",)),
+    "report": ("the report page, the live page, figures", ("plotly", "matplotlib", "PIL")),
     "onnx": ("export to ONNX", ("onnx", "onnxscript", "onnxruntime")),
+    "lightning": ("a callback for Lightning", ("lightning",)),
+    "transformers": ("a callback for Hugging Face's Trainer", ("transformers", "accelerate")),
+    "accelerate": ("pruning in Accelerate's loops", ("accelerate",)),
+    "ray": ("sweeps on a Ray cluster", ("ray",)),
 }
 _DISTRIBUTIONS = {"yaml": "pyyaml", "faster_coco_eval": "faster-coco-eval", "PIL": "pillow"}
 

@@ -15,10 +15,10 @@ from rankprune.engine.peers import Run, joined, onnx_file, timed, torch_eager
 from rankprune.formats import save
 from rankprune.formats.dense import save_dense
 from rankprune.formats.onnx import save_onnx
-from rankprune.models import ModelError
+from rankprune.models import ModelError, load_weights
 
 from .folder import writing
-from .weights import open_model, read_into
+from .weights import open_model
 
 Target = Literal["sparse", "safetensors", "onnx", "engine"]
 Values = Literal["exact", "float16", "bfloat16"]
@@ -120,7 +120,7 @@ def _write(
             save(network, target, values=values)
         else:
             save_dense(network, target)
-    again = read_into(copy.deepcopy(network), target)
+    again = load_weights(copy.deepcopy(network), target)
     return "torch", torch_eager(again, example, threads, target.parent, None), 0.0
 
 

@@ -19,7 +19,7 @@ from rankprune.data.augment import mixer
 from rankprune.data.coco import CocoData
 from rankprune.data.sampling import seed_of
 from rankprune.losses import distill
-from rankprune.models import ModelError, create_model
+from rankprune.models import ModelError, create_model, load_weights
 from rankprune.models.extra import need
 from rankprune.recipes.schema import Recipe
 from rankprune.sparsifier import Sparsifier, attach
@@ -27,7 +27,6 @@ from rankprune.sparsifier import Sparsifier, attach
 from .detection import to_device
 from .optim import build_optimizer
 from .parallel import copies, load_model, load_optimizer, shard, share_data, syncing, whole
-from .weights import read_into
 from .world import World
 
 
@@ -226,14 +225,14 @@ def open_data(recipe: Recipe, root: Path | None = None) -> DataModule:
 def _model(recipe: Recipe, data: DataModule) -> nn.Module:
     settings = recipe.model
     model = _create(settings.name, data, settings.pretrained, settings.args)
-    return model if settings.weights is None else read_into(model, Path(settings.weights))
+    return model if settings.weights is None else load_weights(model, Path(settings.weights))
 
 
 def _teacher(recipe: Recipe, data: DataModule, device: torch.device) -> nn.Module | None:
     if recipe.distill is None:
         return None
     teacher = _create(recipe.distill.model, data, False, recipe.distill.args)
-    read_into(teacher, Path(recipe.distill.weights))
+    load_weights(teacher, Path(recipe.distill.weights))
     return teacher.to(device).eval().requires_grad_(False)
 
 

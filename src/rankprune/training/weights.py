@@ -6,24 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from rankprune.data.coco import NOMINAL_SIZE
-from rankprune.formats import load
 from rankprune.models import ModelError, create_model, load_weights
 from rankprune.models.weights import read_state_dict
 from rankprune.recipes.yaml_file import read
 
 from .folder import MODEL, RECIPE
-
-
-def read_into(model: nn.Module, path: Path) -> nn.Module:
-    """Fill `model` from a file of `rankprune.save`, a checkpoint of a run, or any other weights file."""
-    if _ours(path):
-        load(path, model)
-        return model
-    return load_weights(model, path)
 
 
 def open_model(path: Path, name: str | None = None, image_size: int | None = None) -> tuple[nn.Module, Tensor]:
@@ -37,7 +27,7 @@ def open_model(path: Path, name: str | None = None, image_size: int | None = Non
     name = name or recipe.get("model", {}).get("name")
     if name is None:
         raise ModelError(f"Which model are the weights {path} of? Say it: --model torchvision:resnet18, for example.")
-    state = load(path) if _ours(path) else read_state_dict(path)
+    state = read_state_dict(path)
     kernels = [w for w in state.values() if w.ndim == 4]
     matrices = [w for w in state.values() if w.ndim == 2]
     channels = kernels[0].shape[1] if kernels else 3
@@ -48,14 +38,4 @@ def open_model(path: Path, name: str | None = None, image_size: int | None = Non
     sizes = {"fashion": 28, "cifar10": 32, "coco": NOMINAL_SIZE}
     known = sizes.get(recipe.get("data", {}).get("name", ""), 224 if ":" in name else 32)
     size = image_size or recipe.get("data", {}).get("image_size") or known
-    return read_into(model, path).eval(), torch.zeros(1, channels, size, size)
-
-
-def _ours(path: Path) -> bool:
-    if path.suffix != ".safetensors" or not path.is_file():
-        return False
-    try:
-        with safe_open(str(path), "pt") as file:
-            return str((file.metadata() or {}).get("format", "")).startswith("rankprune.")
-    except SafetensorError:
-        return False
+    return load_weights(model, path).eval(), torch.zeros(1, channels, size, size)
