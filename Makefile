@@ -5,6 +5,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# One test file a core, one thread each: the tensors of tests are too small to share out.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 .PHONY: demo test test-all lint bench docs clean
 
@@ -22,10 +24,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: lint
-	$(BIN)/python -m pytest -m "long or not long"
+	$(PYTEST) -m "long or not long"
 
 bench: $(STAMP)
 	mkdir -p results/benchmarks
