@@ -185,7 +185,10 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["torch"] == torch.__version__
-    assert {extra["extra"] for extra in found["extras"]} == {"train", "vision", "tensorboard", "detection", "onnx"}
+    listed = {extra["extra"] for extra in found["extras"]}
+    assert listed == {
+        "train", "vision", "tensorboard", "detection", "onnx", "report", "lightning", "transformers", "accelerate", "ray",
+    }  # fmt: skip
 
 
 def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

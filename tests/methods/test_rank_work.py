@@ -81,7 +81,7 @@ def worker(rank: int, world: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_each_layer_is_worked_by_one_process_and_known_to_all(world: int, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

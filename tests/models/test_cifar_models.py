@@ -53,7 +53,7 @@ def test_multiplications_at_32(name: str, millions: float) -> None:
     assert macs(create_model(name), 32) / 1e6 == pytest.approx(millions, abs=0.05)
 
 
-@pytest.mark.parametrize("name", [name for name in list_models() if name != "vit-tiny-cpu"])
+@pytest.mark.parametrize("name", [name for name in list_models() if name not in ("vit-tiny-cpu", "maskrcnn-resnet50-fpn")])
 @pytest.mark.parametrize(("channels", "size"), [(3, 32), (3, 16), (1, 28), (1, 14)])
 def test_every_image_size_of_the_data(name: str, channels: int, size: int) -> None:
     if name == "cifar-vgg19" and size == 14:

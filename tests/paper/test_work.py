@@ -47,6 +47,7 @@ def test_what_is_done_is_not_done_again(places: Places) -> None:
     assert not list(places.out.glob("*/*.ckpt"))  # only what is finished and small is kept
 
 
+@pytest.mark.long
 def test_a_run_out_of_time_goes_on_where_it_was(places: Places, tmp_path: Path) -> None:
     whole = Places(places.results.parent / "other", tmp_path / "whole")
     write_queue(whole.results)
@@ -64,6 +65,7 @@ def test_a_run_out_of_time_goes_on_where_it_was(places: Places, tmp_path: Path) 
     assert accuracies(places) == accuracies(whole)
 
 
+@pytest.mark.long
 def test_a_signal_saves_and_is_told_on(places: Places) -> None:
     class Plug(Watcher):
         def step(self, step: int) -> None:
@@ -77,6 +79,7 @@ def test_a_signal_saves_and_is_told_on(places: Places) -> None:
     assert worker(places).run() == 5
 
 
+@pytest.mark.long
 def test_another_worker_leaves_it_alone(places: Places) -> None:
     records = places.records()
     first = places.queue(records).runs()[0]

@@ -84,6 +84,7 @@ def test_answers_to_names_of_this_machine_alone(going: Path) -> None:
         assert ask(server, "/recipe.yaml")[0] == ask(server, "/../recipe.yaml")[0] == 404
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_command_quietly(going: Path) -> None:
     command = [sys.executable, "-m", "rankprune", "watch", str(going), "--port", "0", "--json"]
     source = str(Path(__file__).resolve().parents[2] / "src")

@@ -43,6 +43,7 @@ def whole(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[int,
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_batch_that_raises(server: Server, whole: dict[int, Any], tmp_path: Path, world: int) -> None:
     processes = server.start(RECIPE, tmp_path, world, {"rank": world - 1, "at": 8, "kind": "data"})
@@ -57,12 +58,14 @@ def test_a_batch_that_raises(server: Server, whole: dict[int, Any], tmp_path: Pa
     assert model_bytes(folder_of(tmp_path)) == whole[world]
 
 
+@pytest.mark.long
 def test_a_sharded_run_saves_what_it_has_when_a_batch_raises(server: Server, tmp_path: Path) -> None:
     processes = server.start(SHARDED, tmp_path, 2, {"rank": 1, "at": 8, "kind": "data"})
     assert [p.wait() for p in processes] == [1, 2]
     assert saved(tmp_path) == 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_forward_pass_that_raises(server: Server, whole: dict[int, Any], tmp_path: Path, rank: int) -> None:
     """Only one process knows; the other finds it gone, and whichever is the main one has saved the last whole step."""
@@ -76,6 +79,7 @@ def test_a_forward_pass_that_raises(server: Server, whole: dict[int, Any], tmp_p
     assert model_bytes(folder_of(tmp_path)) == whole[2]
 
 
+@pytest.mark.long
 def test_a_process_that_dies(server: Server, whole: dict[int, Any], tmp_path: Path) -> None:
     processes = server.start(RECIPE, tmp_path, 2, {"rank": 1, "at": 9, "kind": "kill"})
     assert [p.wait(60) for p in processes] == [5, -9]
@@ -85,6 +89,7 @@ def test_a_process_that_dies(server: Server, whole: dict[int, Any], tmp_path: Pa
     assert model_bytes(folder_of(tmp_path)) == whole[2]
 
 
+@pytest.mark.long
 def test_the_main_process_dies(server: Server, whole: dict[int, Any], tmp_path: Path) -> None:
     recipe = [*RECIPE, "save.every_steps=4"]
     processes = server.start(recipe, tmp_path, 2, {"rank": 0, "at": 7, "kind": "kill"})
@@ -95,6 +100,7 @@ def test_the_main_process_dies(server: Server, whole: dict[int, Any], tmp_path: 
     assert model_bytes(folder_of(tmp_path)) == whole[2]
 
 
+@pytest.mark.long
 def test_a_process_of_a_sharded_run_dies(server: Server, tmp_path: Path) -> None:
     recipe = [*SHARDED, "save.every_steps=4"]
     processes = server.start(recipe, tmp_path, 2, {"rank": 1, "at": 7, "kind": "kill"})
@@ -103,6 +109,7 @@ def test_a_process_of_a_sharded_run_dies(server: Server, tmp_path: Path) -> None
     assert saved(tmp_path) == 4
 
 
+@pytest.mark.long
 def test_a_process_that_hangs_is_given_up(server: Server, tmp_path: Path) -> None:
     processes = server.start(RECIPE, tmp_path, 2, {"rank": 1, "at": 9, "kind": "hang"}, RANKPRUNE_TIMEOUT="5")
     try:
@@ -124,6 +131,7 @@ def test_a_loss_that_is_not_finite(server: Server, tmp_path: Path, world: int) -
     assert all(value.isfinite().all() for value in state["model"].values())  # running statistics as well
 
 
+@pytest.mark.long
 def test_masks_that_differ_stop_the_run(server: Server, whole: dict[int, Any], tmp_path: Path) -> None:
     recipe = [*RECIPE, "save.every_steps=3"]
     processes = server.start(recipe, tmp_path, 2, {"rank": 1, "at": 8, "kind": "mask"})
@@ -134,6 +142,7 @@ def test_masks_that_differ_stop_the_run(server: Server, whole: dict[int, Any], t
     assert model_bytes(folder_of(tmp_path)) == whole[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_disk_that_is_full(server: Server, whole: dict[int, Any], tmp_path: Path, world: int) -> None:
     recipe = [*RECIPE, "save.every_steps=1"]
@@ -158,6 +167,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_a_file_system_without_space(server: Server, whole: dict[int, Any], disk: Path, tmp_path: Path) -> None:
     recipe = [*RECIPE, "save.every_steps=1"]
     fill = f"sh dd if=/dev/zero of={disk}/ballast bs=4k 2>/dev/null || true"
@@ -170,6 +180,7 @@ def test_a_file_system_without_space(server: Server, whole: dict[int, Any], disk
     assert model_bytes(folder_of(disk)) == whole[1]
 
 
+@pytest.mark.long
 def test_a_folder_that_becomes_read_only(server: Server, whole: dict[int, Any], disk: Path, tmp_path: Path) -> None:
     recipe = [*RECIPE, "save.every_steps=1"]
     # A second view of the same disk, laid over it: files that are open stay so, as on a disk that failed.

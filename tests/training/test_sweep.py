@@ -62,7 +62,7 @@ def test_a_wrong_file_is_one_sentence_before_anything_runs(tmp_path: Path, text:
 TINY = ("data.limit_train=64", "data.limit_test=50", "data.batch_size=32")
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_sweep_goes_on_after_a_failure_and_skips_what_is_done(tmp_path: Path, jobs: int) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text("recipes: [fashion-dense]\nseeds: [0, 1]\noverrides: [clip_norm=null]\nvary: {optimizer.lr: [1e20, 0.01]}\n")
@@ -124,7 +124,8 @@ def killed_sweep(tmp_path: Path, **options: Any) -> list[str]:
     return watcher.messages
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_a_killed_process_resumes(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as many as in this process, so that the last bits agree
     messages = killed_sweep(tmp_path, jobs=jobs)

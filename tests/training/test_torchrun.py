@@ -74,6 +74,7 @@ def test_two_processes_give_the_run_of_one(server: Server, alone: dict[str, Path
     assert_same(tmp_path, alone[case])
 
 
+@pytest.mark.long
 def test_four_processes_give_the_run_of_one(server: Server, alone: dict[str, Path], tmp_path: Path) -> None:
     server.run(DOUBLE, tmp_path, world=4)
     assert_same(tmp_path, alone["plain"])
@@ -84,7 +85,7 @@ def copied(folder: Path, out: Path) -> Path:
     return out
 
 
-@pytest.mark.parametrize(("how", "kind"), [("ddp", "term"), ("fsdp", "int")])
+@pytest.mark.parametrize(("how", "kind"), [("ddp", "term"), pytest.param("fsdp", "int", marks=pytest.mark.long)])
 def test_a_signal_to_one_process_stops_and_saves_all(server: Server, alone: dict[str, Path], tmp_path: Path, how: str, kind: str) -> None:
     recipe, cut = [*DOUBLE, *VARIED, f"parallel={how}"], tmp_path / "cut"
     processes = server.start(recipe, cut, 2, {"rank": 1, "at": 5, "kind": kind})  # the second batch of the second step
