@@ -93,6 +93,20 @@ def test_numbers_of_the_readme_stand_in_the_records() -> None:
         assert all(number in record for number in found), f"{name}: {numbers}"
 
 
+def test_speeds_of_the_readme_stand_in_the_records() -> None:
+    """Each row of the table of speeds: by minima / by medians, as the record of that network and sparsity has them."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([\w-]*) ?\| (\d+) % \|" + 3 * r" ([\d.]+) / ([\d.]+) \|", text, re.M)
+    assert len(rows) == 7
+    network = ""
+    for name, percent, *numbers in rows:
+        network = name or network
+        record = ROOT / "results" / "benchmarks" / {"ResNet-50": "engine.txt", "DeiT-S": "engine-deit-s.txt"}[network]
+        part = re.split(rf" at {percent}%", record.read_text("utf-8"))[1]
+        for engine, pair in zip(("deepsparse", "onnxruntime", "torch"), zip(numbers[::2], numbers[1::2])):
+            assert re.search(rf"^{engine} .* {pair[0]} +{pair[1]} ", part, re.M), (network, percent, engine)
+
+
 def test_the_table_of_choices_says_what_the_methods_say() -> None:
     rows = re.findall(r"^\| \[(\w+)\]\(methods/\w+\.md\) \|([^|]*)\|([^|]*)\|", (DOCS / "choose.md").read_text("utf-8"), re.M)
     assert sorted(name for name, *_ in rows) == rp.list_methods()
