@@ -26,6 +26,13 @@ def test_steps_at_shares_of_the_run() -> None:
     assert {learning_rate(constant, step, 2) for step in range(4)} == {0.1}
 
 
+def test_cycles_run_the_schedule_through_again() -> None:
+    once = small("fashion-dense", "epochs=2", "optimizer.lr=0.1")
+    thrice = small("fashion-dense", "epochs=6", "optimizer.lr=0.1", "schedule.cycles=3")
+    short = [learning_rate(once, step, 4) for step in range(8)]
+    assert [learning_rate(thrice, step, 4) for step in range(24)] == pytest.approx(short * 3)
+
+
 def test_norms_and_biases_may_be_spared_decay() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Linear(2, 2))
     every = build_optimizer(model, Optimizer(weight_decay=0.1))

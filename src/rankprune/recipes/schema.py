@@ -76,6 +76,7 @@ class Schedule(Section):
     milestones: list[float] = []  # shares of the run at which `step` multiplies by gamma
     gamma: float = Field(default=0.1, gt=0)
     min_lr: float = Field(default=0, ge=0)
+    cycles: int = Field(default=1, ge=1)  # how often it runs through: a method of rounds trains anew in each
 
     @model_validator(mode="after")
     def milestones_in_order(self) -> Schedule:

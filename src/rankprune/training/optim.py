@@ -32,7 +32,7 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, ob
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
-    """At optimizer step `step`, from 0: linear warm-up, then the schedule over the rest of the run."""
+    """At optimizer step `step`, from 0: linear warm-up, then the schedule, once or in equal cycles, over the rest."""
     schedule, peak = recipe.schedule, recipe.optimizer.lr
     warmup, total = round(schedule.warmup_epochs * steps_per_epoch), recipe.epochs * steps_per_epoch
     if step < warmup:
@@ -40,8 +40,10 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     if schedule.name == "constant":
         return peak
     if schedule.name == "step":
-        return peak * schedule.gamma ** sum(step >= milestone * total for milestone in schedule.milestones)
-    return cosine(peak, schedule.min_lr, total - warmup)(step - warmup)
+        at = step * schedule.cycles % total
+        return peak * schedule.gamma ** sum(at >= milestone * total for milestone in schedule.milestones)
+    rest = total - warmup
+    return cosine(peak, schedule.min_lr, rest)((step - warmup) * schedule.cycles % rest)
 
 
 def set_learning_rate(optimizer: TorchOptimizer, rate: float) -> None:
