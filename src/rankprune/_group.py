@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import budget as budgets
-from ._site import Site, by_rows
+from ._site import Site
 from .topk import keep_largest, select
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ class Group:
             if site.reserved is not None:
                 values = values.masked_fill_(site.reserved, torch.inf)
             if among is not None:
-                for part, allowed in by_rows(values, among):
-                    part.masked_fill_(~allowed, -torch.inf)
+                values = values.masked_fill_(~among, -torch.inf)
             return values if without is None else values.masked_fill_(without, -torch.inf)
 
         return make

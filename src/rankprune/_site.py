@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from ._sharding import RowShards, local
 
 Kind = Literal["conv", "linear", "attention"]
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CACHED = 2**18  # entries worked at a time on a CPU
+_CACHED = 2**18  # weights masked at a time on a CPU
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -24,13 +23,6 @@ def canonical(name: str) -> str:
     for wrapper in _WRAPPERS:
         name = name.removeprefix(wrapper).replace("." + wrapper, ".")
     return name
-
-
-def by_rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same few rows of each at a time, so that what is made of them stays small and in a CPU's cache."""
-    first = tensors[0]
-    rows = _CACHED * len(first) // max(1, first.numel()) if first.device.type == "cpu" else len(first)
-    return zip(*(tensor.split(max(1, rows)) for tensor in tensors), strict=True)
 
 
 def seeded(seed: int, step: int, name: str) -> torch.Generator:
@@ -148,5 +140,7 @@ class Site:
         """
         if self.mask.device != tensor.device:
             self.mask = self.mask.to(tensor.device)
-        for part, kept in by_rows(tensor.view(_BITS[tensor.element_size()]), self.mask.view(torch.int8)):
+        bits, keep = tensor.view(_BITS[tensor.element_size()]), self.mask.view(torch.int8)
+        rows = _CACHED * len(keep) // max(1, keep.numel()) if tensor.device.type == "cpu" else len(keep)
+        for part, kept in zip(bits.split(max(1, rows)), keep.split(max(1, rows)), strict=True):
             part.mul_(kept)

@@ -22,11 +22,11 @@ class Redistributing(DropGrow):
 
     def stay(self, group: Group) -> list[int]:
         """How many weights of each layer stay."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs a stay(group)")
 
     def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
         """What part of the freed weights each layer should grow."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs shares(group, stay)")
 
     def room(self, group: Group, stay: Sequence[int]) -> list[int]:
         """How many each layer can grow."""
