@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,24 @@ def compile(module: nn.Module, example: Tensor, threads: int | None = None, tune
     compiled = Compiled(captured, variant, threads, tune, example.shape[0])
     compiled.report = _report(module, compiled, example, time.perf_counter() - began)
     return compiled
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One line of a plan; without a time where torch runs it."""
+
+    name: str
+    kernel: str
+    nonzeros: int | None
+    density: float | None
+    seconds: float | None
+    why: str
+
+    def __str__(self) -> str:
+        count = "" if self.nonzeros is None else str(self.nonzeros)
+        density = "" if self.density is None else f"{self.density:.4f}"
+        spent = "" if self.seconds is None else f"{1e3 * self.seconds:.3f}"
+        return f"{self.name:<28} {self.kernel:<26} {count:>12} {density:>8} {spent:>8}  {self.why}"
 
 
 @dataclass(frozen=True)
@@ -123,14 +142,11 @@ class Compiled:
         engine = self._engines[0]
         return write(path, engine.graph, engine.choices)
 
-    def plan(self, repeats: int = 5) -> str:
-        """Each layer with its kernel, non-zeros, time for one image, and why."""
-        lines = [f"{'layer':<28} {'kernel':<26} {'non-zeros':>12} {'density':>8} {'ms':>8}  why"]
+    def layers(self, repeats: int = 5) -> Iterator[Layer]:
+        """Each layer of the program, timed now for one image."""
         for i, step in enumerate(self._steps):
             if isinstance(step, Island):
-                lines.append(
-                    f"{step.name:<28} {'torch':<26} {'':>12} {'':>8} {'':>8}  an operator the engine does not know"
-                )
+                yield Layer(step.name, "torch", None, None, None, "an operator the engine does not know")
                 continue
             engine = self._engines[i]
             blank = [np.zeros((1, *step.graph.shapes[v]), np.float32) for v in step.graph.inputs]
@@ -138,8 +154,13 @@ class Compiled:
             made = engine.lowered(False)
             assert made is not None
             for index, node in enumerate(step.graph.nodes):
-                spent = 1e3 * sum(s for s, n in zip(seconds, of_node) if n == index)
-                lines.append(_line(node, str(made.choices.get(index, "")), spent, self._decisions[i][False].get(index)))
+                spent = float(sum(s for s, n in zip(seconds, of_node) if n == index))
+                yield _layer(node, str(made.choices.get(index, "")), spent, self._decisions[i][False].get(index))
+
+    def plan(self, repeats: int = 5) -> str:
+        """Each layer with its kernel, non-zeros, time for one image, and why."""
+        lines = [f"{'layer':<28} {'kernel':<26} {'non-zeros':>12} {'density':>8} {'ms':>8}  why"]
+        lines += [str(layer) for layer in self.layers(repeats)]
         if self.tuned and not self._sparse_wins():
             lines.append("no layer is faster sparse than dense: this network is too dense to gain from the engine")
         return "\n".join(lines)
@@ -148,14 +169,12 @@ class Compiled:
         return any(not d.choice.dense for found in self._decisions.values() for d in found[False].values())
 
 
-def _line(node: Node, kernel: str, spent: float, decision: Decision | None) -> str:
-    count = density = ""
-    if node.weight is not None:
-        count = str(node.weight.nonzeros)
-        density = f"{node.weight.nonzeros / node.weight.size:.4f}"
-    why = decision.why if decision else "not tuned" if node.weight is not None else ""
-    label = f"{node.name} {node.op}".strip() if node.weight is None else node.name or node.op
-    return f"{label:<28} {kernel:<26} {count:>12} {density:>8} {spent:>8.3f}  {why}"
+def _layer(node: Node, kernel: str, spent: float, decision: Decision | None) -> Layer:
+    if node.weight is None:
+        return Layer(f"{node.name} {node.op}".strip(), kernel, None, None, spent, "")
+    density = node.weight.nonzeros / node.weight.size
+    why = decision.why if decision else "not tuned"
+    return Layer(node.name or node.op, kernel, node.weight.nonzeros, density, spent, why)
 
 
 def _report(module: nn.Module, compiled: Compiled, example: Tensor, spent: float) -> Report:

@@ -67,7 +67,7 @@ class RankProfile:
 _PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
-def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def prunable_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Each weight once by parameter name, as a matrix with one row an output; attention's projections among them."""
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -84,7 +84,7 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def profile(model: nn.Module, delta: float = 0.1) -> RankProfile:
     """Ranks of every convolution, linear and attention weight of `model`."""
-    weights = dict(_weights(model))
+    weights = dict(prunable_weights(model))
     rows: dict[str, RankRow] = {}
 
     def work(name: str) -> None:

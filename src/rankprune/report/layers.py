@@ -15,7 +15,7 @@ from rankprune import flops
 from rankprune.data.sampling import seed_of
 from rankprune.models import create_model
 from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, rank_of, rounding, svdvals
-from rankprune.rank.table import _weights
+from rankprune.rank.table import prunable_weights
 from rankprune.rank.workers import share_out
 from rankprune.recipes.yaml_file import read
 from rankprune.training.checkpoint import LAST
@@ -30,7 +30,7 @@ _POINTS = 128  # of a curve; more are not seen
 
 def layers_of(model: nn.Module, example: Tensor | None, delta: float, side: int) -> list[dict[str, Any]]:
     """Each convolution, linear and attention weight; MACs where an example is given."""
-    weights = dict(_weights(model))
+    weights = dict(prunable_weights(model))
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     macs = {} if example is None else {row.name: row for row in flops.count(model, example).rows}
     found: dict[str, dict[str, Any]] = {}
