@@ -15,7 +15,7 @@ import numpy as np
 from . import build
 
 LANES = 8
-VERSION = 2  # of the kernels' interface and numerics; part of the key of cached choices
+VERSION = 3  # of the kernels' interface and numerics; part of the key of cached choices
 ACTIVATIONS = ("none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh")
 
 

@@ -5,104 +5,116 @@
 namespace rankprune {
 namespace {
 
-struct Tile {
+// A run of lists of one block of input channels, for N rows of one slab. The lists follow one another in memory.
+struct Run {
     const float* values;
     const uint16_t* offsets;
-    int64_t count;
-    const float* base;
-    int64_t step;        // floats between the inputs of two rows; the constant kLanes where Step is
-    const float* start;  // null: the bias starts the sum; else partial sums of earlier blocks
-    const float* bias;
-    float* partial;      // null: last block, store to out; else keep partial sums here
-    const float* res;
-    float* out;
+    const int64_t *starts, *base;  // of the run's first list
+    int64_t lists;
+    const float* in;
+    int64_t step;          // floats between the inputs of two rows; the constant kLanes where Step is
+    const float* bias;     // null: sums go on from `partial`, as earlier blocks left them
+    float* partial;
+    const float* res;      // null: none
+    float* out;            // null: the sums stay in `partial` for the next block
     int64_t res_chan, out_chan, activation;
 };
-typedef void (*TileKernel)(const Tile&);
+typedef void (*RunKernel)(const Run&);
 
 template <int W, int N, int Step>
-void tile(const Tile& t) {
+void run(const Run& r) {
     // Few rows leave the adders waiting for each other: two sets of sums hide that.
     constexpr int kSets = W * N <= 5 ? 2 : 1;
-    const int64_t step = Step ? Step : t.step;
-    Vec sum[kSets * W * N];
-    if (t.start) {
-        RP_UNROLL for (int i = 0; i < W * N; i++) sum[i] = Vec::load(t.start + kLanes * i);
-    } else {
-        RP_UNROLL for (int w = 0; w < W; w++) {
-            Vec b = Vec::of(t.bias[w]);
-            RP_UNROLL for (int i = 0; i < N; i++) sum[w * N + i] = b;
+    const int64_t step = Step ? Step : r.step, res_chan = r.res_chan, out_chan = r.out_chan;
+    const float *value = r.values, *bias = r.bias, *in = r.in, *res = r.res;
+    const uint16_t *at = r.offsets, *origin = at - r.starts[0];
+    float *partial = r.partial, *out = r.out;
+    const bool relu = r.activation == kRelu, curved = r.activation > kRelu;
+    for (int64_t list = 0; list < r.lists; list++) {
+        Vec sum[kSets * W * N];
+        if (bias) {
+            RP_UNROLL for (int w = 0; w < W; w++) {
+                Vec b = Vec::of(bias[w]);
+                RP_UNROLL for (int i = 0; i < N; i++) sum[w * N + i] = b;
+            }
+            bias += W;
+        } else {
+            RP_UNROLL for (int i = 0; i < W * N; i++) sum[i] = Vec::load(partial + kLanes * i);
         }
-    }
-    const float* value = t.values;
-    const uint16_t *at = t.offsets, *end = at + t.count;
-    if constexpr (kSets == 2) {
-        RP_UNROLL for (int i = 0; i < W * N; i++) sum[W * N + i] = zero();
-        for (; at + 2 <= end; at += 2, value += 2 * W) {
-            const float *p = t.base + int64_t(at[0]) * kLanes, *q = t.base + int64_t(at[1]) * kLanes;
-            RP_UNROLL for (int i = 0; i < N; i++) {
-                Vec x = Vec::load(p + step * i), y = Vec::load(q + step * i);
-                RP_UNROLL for (int w = 0; w < W; w++) {
-                    sum[w * N + i].fma(Vec::of(value[w]), x);
-                    sum[W * N + w * N + i].fma(Vec::of(value[W + w]), y);
+        const float* base = in + r.base[list] * kLanes;
+        const uint16_t* end = origin + r.starts[list + 1];
+        if constexpr (kSets == 2) {
+            RP_UNROLL for (int i = 0; i < W * N; i++) sum[W * N + i] = zero();
+            for (; at + 2 <= end; at += 2, value += 2 * W) {
+                const float *p = base + int64_t(at[0]) * kLanes, *q = base + int64_t(at[1]) * kLanes;
+                RP_UNROLL for (int i = 0; i < N; i++) {
+                    Vec x = Vec::load(p + step * i), y = Vec::load(q + step * i);
+                    RP_UNROLL for (int w = 0; w < W; w++) {
+                        sum[w * N + i].fma(Vec::of(value[w]), x);
+                        sum[W * N + w * N + i].fma(Vec::of(value[W + w]), y);
+                    }
                 }
             }
         }
-    }
-    for (; at < end; at++, value += W) {
-        const float* p = t.base + int64_t(*at) * kLanes;
-        if constexpr (W == 1) {
-            Vec v = Vec::of(value[0]);
-            RP_UNROLL for (int i = 0; i < N; i++) sum[i].fma(v, Vec::load(p + step * i));
-        } else if constexpr (N > W) {  // fewer values than rows: the values stay in registers
-            Vec v[W];
-            RP_UNROLL for (int w = 0; w < W; w++) v[w] = Vec::of(value[w]);
-            RP_UNROLL for (int i = 0; i < N; i++) {
-                Vec x = Vec::load(p + step * i);
-                RP_UNROLL for (int w = 0; w < W; w++) sum[w * N + i].fma(v[w], x);
-            }
-        } else {
-            Vec x[N];
-            RP_UNROLL for (int i = 0; i < N; i++) x[i] = Vec::load(p + step * i);
-            RP_UNROLL for (int w = 0; w < W; w++) {
-                Vec v = Vec::of(value[w]);
-                RP_UNROLL for (int i = 0; i < N; i++) sum[w * N + i].fma(v, x[i]);
+        for (; at < end; at++, value += W) {
+            const float* p = base + int64_t(*at) * kLanes;
+            if constexpr (W == 1) {
+                Vec v = Vec::of(value[0]);
+                RP_UNROLL for (int i = 0; i < N; i++) sum[i].fma(v, Vec::load(p + step * i));
+            } else if constexpr (N > W) {  // fewer values than rows: the values stay in registers
+                Vec v[W];
+                RP_UNROLL for (int w = 0; w < W; w++) v[w] = Vec::of(value[w]);
+                RP_UNROLL for (int i = 0; i < N; i++) {
+                    Vec x = Vec::load(p + step * i);
+                    RP_UNROLL for (int w = 0; w < W; w++) sum[w * N + i].fma(v[w], x);
+                }
+            } else {
+                Vec x[N];
+                RP_UNROLL for (int i = 0; i < N; i++) x[i] = Vec::load(p + step * i);
+                RP_UNROLL for (int w = 0; w < W; w++) {
+                    Vec v = Vec::of(value[w]);
+                    RP_UNROLL for (int i = 0; i < N; i++) sum[w * N + i].fma(v, x[i]);
+                }
             }
         }
-    }
-    if constexpr (kSets == 2) {
-        RP_UNROLL for (int i = 0; i < W * N; i++) sum[i] = sum[i] + sum[W * N + i];
-    }
-    if (t.partial) {
-        RP_UNROLL for (int i = 0; i < W * N; i++) sum[i].store(t.partial + kLanes * i);
-        return;
-    }
-    if (t.res) {
+        if constexpr (kSets == 2) {
+            RP_UNROLL for (int i = 0; i < W * N; i++) sum[i] = sum[i] + sum[W * N + i];
+        }
+        if (!out) {
+            RP_UNROLL for (int i = 0; i < W * N; i++) sum[i].store(partial + kLanes * i);
+            partial += W * N * kLanes;
+            continue;
+        }
+        partial += W * N * kLanes;
+        if (res) {
+            RP_UNROLL for (int w = 0; w < W; w++)
+                RP_UNROLL for (int i = 0; i < N; i++)
+                    sum[w * N + i] = sum[w * N + i] + Vec::load(res + w * res_chan + kLanes * i);
+            res += W * res_chan;
+        }
+        if (relu) {
+            RP_UNROLL for (int i = 0; i < W * N; i++) sum[i] = max(zero(), sum[i]);
+        }
         RP_UNROLL for (int w = 0; w < W; w++)
-            RP_UNROLL for (int i = 0; i < N; i++)
-                sum[w * N + i] = sum[w * N + i] + Vec::load(t.res + w * t.res_chan + kLanes * i);
-    }
-    if (t.activation == kRelu) {
-        RP_UNROLL for (int i = 0; i < W * N; i++) sum[i] = max(zero(), sum[i]);
-    }
-    RP_UNROLL for (int w = 0; w < W; w++)
-        RP_UNROLL for (int i = 0; i < N; i++) sum[w * N + i].store(t.out + w * t.out_chan + kLanes * i);
-    if (t.activation > kRelu) {  // the longer ones in a loop of their own: one copy of their code a kernel
-        for (int w = 0; w < W; w++)
-            for (int i = 0; i < N; i++) {
-                float* p = t.out + w * t.out_chan + kLanes * i;
-                activate(Vec::load(p), t.activation).store(p);
-            }
+            RP_UNROLL for (int i = 0; i < N; i++) sum[w * N + i].store(out + w * out_chan + kLanes * i);
+        if (curved) {  // the longer ones in a loop of their own: one copy of their code a kernel
+            for (int w = 0; w < W; w++)
+                for (int i = 0; i < N; i++) {
+                    float* p = out + w * out_chan + kLanes * i;
+                    activate(Vec::load(p), r.activation).store(p);
+                }
+        }
+        out += W * out_chan;
     }
 }
 
-#define RP_ROW(W, N) {tile<W, N, kLanes>, tile<W, N, 0>}
-static const TileKernel kTiles1[14][2] = {RP_ROW(1, 1), RP_ROW(1, 2), RP_ROW(1, 3), RP_ROW(1, 4), RP_ROW(1, 5),
+#define RP_ROW(W, N) {run<W, N, kLanes>, run<W, N, 0>}
+static const RunKernel kRuns1[14][2] = {RP_ROW(1, 1), RP_ROW(1, 2), RP_ROW(1, 3), RP_ROW(1, 4), RP_ROW(1, 5),
                                           RP_ROW(1, 6), RP_ROW(1, 7), RP_ROW(1, 8), RP_ROW(1, 9), RP_ROW(1, 10),
                                           RP_ROW(1, 11), RP_ROW(1, 12), RP_ROW(1, 13), RP_ROW(1, 14)};
-static const TileKernel kTiles2[6][2] = {RP_ROW(2, 1), RP_ROW(2, 2), RP_ROW(2, 3),
+static const RunKernel kRuns2[6][2] = {RP_ROW(2, 1), RP_ROW(2, 2), RP_ROW(2, 3),
                                          RP_ROW(2, 4), RP_ROW(2, 5), RP_ROW(2, 6)};
-static const TileKernel kTiles4[3][2] = {RP_ROW(4, 1), RP_ROW(4, 2), RP_ROW(4, 3)};
+static const RunKernel kRuns4[3][2] = {RP_ROW(4, 1), RP_ROW(4, 2), RP_ROW(4, 3)};
 #undef RP_ROW
 
 static void run_conv(const void* params, int64_t task, float* arena, float* scratch) {
@@ -110,32 +122,29 @@ static void run_conv(const void* params, int64_t task, float* arena, float* scra
     int64_t parts = (c.rows + c.height - 1) / c.height;
     int64_t group = task % c.groups, part = task / c.groups % parts, slab = task / c.groups / parts;
     int64_t row = part * c.rows / parts, rows = (part + 1) * c.rows / parts - row;
-    int64_t chunks = c.channels / c.width, size = c.width * rows * kLanes;
-    const TileKernel* kernels = c.width == 1 ? kTiles1[rows - 1] : c.width == 2 ? kTiles2[rows - 1] : kTiles4[rows - 1];
-    TileKernel kernel = kernels[c.step == kLanes ? 0 : 1];
-    const float* in = arena + c.in.at + slab * c.in.slab + row * c.step;
-    int64_t first = c.splits[group], last = c.splits[group + 1];
-    Tile t;
-    t.step = c.step;
-    t.res_chan = c.res.chan;
-    t.out_chan = c.out.chan;
-    t.activation = c.activation;
-    for (int64_t block = 0; block < c.blocks; block++)
-        for (int64_t chunk = first; chunk < last; chunk++) {
-            int64_t list = block * chunks + chunk, channel = chunk * c.width;
-            float* partial = scratch + (chunk - first) * size;
-            t.values = c.values + c.starts[list] * c.width;
-            t.offsets = c.offsets + c.starts[list];
-            t.count = c.starts[list + 1] - c.starts[list];
-            t.base = in + c.base[list] * kLanes;
-            t.start = block ? partial : nullptr;
-            t.bias = c.bias + channel;
-            t.partial = block + 1 < c.blocks ? partial : nullptr;
-            t.res = c.res.at < 0 ? nullptr
-                                 : arena + c.res.at + slab * c.res.slab + channel * c.res.chan + row * kLanes;
-            t.out = arena + c.out.at + slab * c.out.slab + channel * c.out.chan + row * kLanes;
-            kernel(t);
-        }
+    int64_t chunks = c.channels / c.width, first = c.splits[group], channel = first * c.width;
+    const RunKernel* kernels = c.width == 1 ? kRuns1[rows - 1] : c.width == 2 ? kRuns2[rows - 1] : kRuns4[rows - 1];
+    RunKernel kernel = kernels[c.step == kLanes ? 0 : 1];
+    Run r;
+    r.lists = c.splits[group + 1] - first;
+    r.in = arena + c.in.at + slab * c.in.slab + row * c.step;
+    r.step = c.step;
+    r.partial = scratch;
+    r.res = c.res.at < 0 ? nullptr : arena + c.res.at + slab * c.res.slab + channel * c.res.chan + row * kLanes;
+    r.res_chan = c.res.chan;
+    r.out_chan = c.out.chan;
+    r.activation = c.activation;
+    for (int64_t block = 0; block < c.blocks; block++) {
+        int64_t list = block * chunks + first;
+        r.starts = c.starts + list;
+        r.base = c.base + list;
+        r.values = c.values + r.starts[0] * c.width;
+        r.offsets = c.offsets + r.starts[0];
+        r.bias = block ? nullptr : c.bias + channel;
+        r.out = block + 1 < c.blocks ? nullptr
+                                     : arena + c.out.at + slab * c.out.slab + channel * c.out.chan + row * kLanes;
+        kernel(r);
+    }
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ struct rp_program {
     }
 };
 
-int rp_version() { return 2; }
+int rp_version() { return 3; }
 
 int64_t rp_params_size(int64_t kind) { return size_of(kind); }
 
