@@ -29,9 +29,14 @@ test: lint
 test-all: lint
 	$(PYTEST) -m "long or not long"
 
+# DEEPSPARSE=ENVIRONMENT: a virtual environment with deepsparse==1.8.0 to compare with
+ENGINE := resnet50 resnet50-batch deit-s cifar dense growth growth-batch
 bench: $(STAMP)
 	mkdir -p results/benchmarks
 	for b in rank update overhead scale; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
+	for s in $(ENGINE); do $(BIN)/python benchmarks/engine.py $$s $(addprefix --deepsparse ,$(DEEPSPARSE)) 2>/dev/null \
+		| tee results/benchmarks/engine-$$s.txt; done
+	$(BIN)/python benchmarks/figure.py
 
 docs: $(STAMP)
 	$(BIN)/python -c 'import material, mkdocstrings' 2>/dev/null || $(BIN)/python -m pip install --quiet -e '.[docs]'

@@ -1,11 +1,17 @@
-"""The engine against torch, ONNX Runtime and DeepSparse: ResNet-50 at 224 with ERK masks, and how time grows.
+"""The engine beside torch, ONNX Runtime and DeepSparse, in turns; with the roofline, and how time grows.
 
-python benchmarks/engine.py --deepsparse ENVIRONMENT [--model resnet50] [--batch 1 16] [--sparsity 0.8 0.9 0.95 0.98]
+    python benchmarks/engine.py SUITE [--deepsparse ENVIRONMENT]     resnet50, resnet50-batch, deit-s, cifar, dense, growth
+    python benchmarks/engine.py trained --run FOLDER                 a trained network beside its twin with ERK masks
+
+ENVIRONMENT is a virtual environment with deepsparse==1.8.0.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -17,6 +23,30 @@ from rankprune.engine.engine import default_threads
 from rankprune.engine.selfcheck import best_variant
 from rankprune.flops import count
 from rankprune.models import create_model
+from rankprune.training.weights import open_model
+
+ENGINES = ("torch", "onnxruntime", "deepsparse")
+
+
+@dataclass(frozen=True)
+class Suite:
+    models: tuple[str, ...]
+    size: int
+    sparsities: tuple[float, ...]
+    batches: tuple[int, ...] = (1,)
+    against: tuple[str, ...] = ENGINES
+
+
+RESNET = ("torchvision:resnet50",)
+SUITES = {
+    "resnet50": Suite(RESNET, 224, (0.8, 0.9, 0.95, 0.98)),
+    "resnet50-batch": Suite(RESNET, 224, (0.8, 0.9, 0.95, 0.98), (16,), ("onnxruntime", "deepsparse")),
+    "deit-s": Suite(("timm:deit_small_patch16_224",), 224, (0.8, 0.9, 0.95)),
+    "cifar": Suite(("cifar-resnet32x2", "cifar-vgg19"), 32, (0.98,)),
+    "dense": Suite(RESNET, 224, (0.0,), (1,), ("torch", "compile", "onnxruntime", "openvino")),
+    "growth": Suite(RESNET, 224, (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99), (1,), ("onnxruntime",)),
+    "growth-batch": Suite(RESNET, 224, (0.95,), (1, 2, 4, 8, 16, 32), ("onnxruntime",)),
+}
 
 
 def masked(name: str, sparsity: float, size: int) -> nn.Module:
@@ -28,29 +58,52 @@ def masked(name: str, sparsity: float, size: int) -> nn.Module:
     return model
 
 
+class Bench:
+    def __init__(self, threads: int, rounds: int, deepsparse: str | None) -> None:
+        self.threads, self.rounds, self.deepsparse = threads, rounds, deepsparse
+        self.peak = native.peak(best_variant(), threads)
+        print(f"{best_variant()}, {threads} threads, multiply-add peak {self.peak:.0f} GFLOP/s")
+
+    def show(self, title: str, model: nn.Module, shape: tuple[int, ...], against: tuple[str, ...]) -> None:
+        found = benchmark(model, torch.zeros(shape), against, self.threads, self.deepsparse, self.rounds)
+        work = 2 * count(model, torch.zeros(1, *shape[1:])).sparse * shape[0] / 1e9
+        speed = work / found.rows[0].minimum
+        print(f"\n{title}: {work:.2f} GFLOP of non-zeros, {speed:.0f} GFLOP/s, {speed / self.peak:.0%} of peak")
+        print(found, flush=True)
+
+
+def trained(bench: Bench, run: Path) -> None:
+    """Masks as training left them, and an ERK twin with as many weights in all."""
+    model, example = open_model(run, None, None)
+    twin = copy.deepcopy(model)
+    weights = [p for p in twin.parameters() if p.ndim > 1]
+    sparsity = 1 - sum(int(p.count_nonzero()) for p in weights) / sum(p.numel() for p in weights)
+    for weight in weights:
+        nn.init.normal_(weight, std=0.05)
+    prune(twin, "random", sparsity=sparsity, distribution="erk", seed=0)
+    for kind, net in (("trained", model), ("ERK twin", twin)):
+        bench.show(f"{run.name}, {kind} at {sparsity:.1%}", net.eval(), tuple(example.shape), ("torch", "onnxruntime"))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="torchvision:resnet50")
-    parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--sparsity", type=float, nargs="+", default=[0.8, 0.9, 0.95, 0.98])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--against", default="torch,onnxruntime,deepsparse")
-    parser.add_argument("--deepsparse", metavar="ENVIRONMENT", help="a virtual environment with deepsparse==1.8.0")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", choices=[*SUITES, "trained"])
+    parser.add_argument("--run", type=Path, metavar="FOLDER")
+    parser.add_argument("--deepsparse", metavar="ENVIRONMENT")
     parser.add_argument("--threads", type=int, default=default_threads())
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
     args = parser.parse_args()
-    peak = native.peak(best_variant(), args.threads)
-    print(f"{best_variant()}, {args.threads} threads, multiply-add peak {peak:.0f} GFLOP/s")
-    for batch in args.batch:
-        for sparsity in args.sparsity:
-            model = masked(args.model, sparsity, args.image_size)
-            x = torch.zeros(batch, 3, args.image_size, args.image_size)
-            found = benchmark(model, x, args.against.split(","), args.threads, args.deepsparse, args.rounds)
-            work = 2 * count(model, x[:1]).sparse * batch / 1e9
-            speed = work / found.rows[0].minimum
-            share = f"{work:.2f} GFLOP of non-zeros, {speed:.0f} GFLOP/s, {speed / peak:.0%} of peak"
-            print(f"\n{args.model} at {sparsity:.0%}: {share}")
-            print(found, flush=True)
+    if args.suite == "trained" and args.run is None:
+        parser.error("trained needs --run FOLDER, the folder of a finished run")
+    bench = Bench(args.threads, args.rounds, args.deepsparse)
+    if args.suite == "trained":
+        return trained(bench, args.run)
+    suite = SUITES[args.suite]
+    for name in suite.models:
+        for batch in suite.batches:
+            for sparsity in suite.sparsities:
+                model = masked(name, sparsity, suite.size)
+                bench.show(f"{name} at {sparsity:.0%}", model, (batch, 3, suite.size, suite.size), suite.against)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The figure of the README, from the records of the other benchmarks: python benchmarks/figure.py
 
-Reads results/benchmarks/*.txt, writes docs/assets/cost.svg; the engine's latency is in it once there is an engine.txt.
+Reads results/benchmarks/*.txt, writes docs/assets/cost.svg; the engine's latency is in it once there is an engine-resnet50.txt.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def engines(axes: Axes, record: str) -> None:
 def main() -> None:
     rank, update = ((RECORDS / f"{name}.txt").read_text(encoding="utf-8") for name in ("rank", "update"))
     memory = [float(number) for number in re.findall(r"([\d.]+) MiB", update)]
-    engine = RECORDS / "engine.txt"
+    engine = RECORDS / "engine-resnet50.txt"
     plt.rcParams.update({"svg.hashsalt": "rankprune", "font.family": "sans-serif", "font.size": 10})
     if engine.exists():
         figure = plt.figure(figsize=(10, 4.2), layout="constrained")

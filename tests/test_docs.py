@@ -101,7 +101,7 @@ def test_speeds_of_the_readme_stand_in_the_records() -> None:
     network = ""
     for name, percent, *numbers in rows:
         network = name or network
-        record = ROOT / "results" / "benchmarks" / {"ResNet-50": "engine.txt", "DeiT-S": "engine-deit-s.txt"}[network]
+        record = ROOT / "results" / "benchmarks" / {"ResNet-50": "engine-resnet50.txt", "DeiT-S": "engine-deit-s.txt"}[network]
         part = re.split(rf" at {percent}%", record.read_text("utf-8"))[1]
         for engine, pair in zip(("deepsparse", "onnxruntime", "torch"), zip(numbers[::2], numbers[1::2])):
             assert re.search(rf"^{engine} .* {pair[0]} +{pair[1]} ", part, re.M), (network, percent, engine)

@@ -75,7 +75,7 @@ def network() -> Graph:
 
 
 def saved(tmp_path) -> bytes:
-    planfile.write(tmp_path / "net.plan", network(), {False: {0: Choice(1, 5, 2, 2)}, True: {}})
+    planfile.write(tmp_path / "net.plan", network(), {False: {0: Choice(1, 5, 2, 2)}, True: {}}, True)
     return (tmp_path / "net.plan").read_bytes()
 
 
@@ -90,8 +90,8 @@ def sealed(header: dict, rest: bytes) -> bytes:
 def run(data: bytes) -> np.ndarray | None:
     """The result of a plan, or None if it was refused in one sentence."""
     try:
-        graph, choices = planfile.parse(data)
-        engine = Engine(graph, 1, choices)
+        graph, choices, eight = planfile.parse(data)
+        engine = Engine(graph, 1, choices, eight=eight)
     except (planfile.DamagedPlan, Unsupported) as error:
         if "\n" in str(error) or len(str(error)) > 300:
             raise
@@ -103,7 +103,7 @@ def test_a_plan_comes_back(tmp_path):
     data = saved(tmp_path)
     want = Engine(network(), 1)([np.ones((1, 3, 9, 9), np.float32)])[0]
     np.testing.assert_allclose(run(data), want, rtol=1e-5)
-    assert planfile.parse(data)[1][False] == {0: Choice(1, 5, 2, 2)}
+    assert planfile.parse(data).choices[False] == {0: Choice(1, 5, 2, 2)} and planfile.parse(data).eight
 
 
 def test_cut_short_flipped_or_newer(tmp_path):
@@ -116,8 +116,8 @@ def test_cut_short_flipped_or_newer(tmp_path):
         broken[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         assert run(bytes(broken)) is None
     newer = bytearray(data)
-    newer[8:12] = (2).to_bytes(4, "little")
-    with pytest.raises(planfile.DamagedPlan, match="version 2, this package reads 1"):
+    newer[8:12] = (3).to_bytes(4, "little")
+    with pytest.raises(planfile.DamagedPlan, match="version 3, this package reads 2"):
         planfile.parse(bytes(newer))
     (tmp_path / "short").write_bytes(data[:-1])
     with pytest.raises(planfile.DamagedPlan, match="short is damaged or cut short"):

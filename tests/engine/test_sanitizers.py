@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,40 @@ def test_under_sanitizers(kinds, tmp_path):
     program = make(tmp_path, command, ("-O1", "-g", f"-fsanitize={kinds}", "-fno-sanitize-recover=all"))
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=500)
     assert (done.returncode, done.stdout) == (0, "all kernels agree\n"), done.stderr[-3000:]
+
+
+EVERY_KERNEL = """
+import sys
+from pathlib import Path
+import pytest
+from rankprune.engine import native, selfcheck
+found = native.bind(Path(sys.argv[1]))
+native.library = lambda: found
+assert all(map(selfcheck.agrees, native.variants()))
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[2]]))
+"""
+
+
+@pytest.mark.long
+def test_every_operator_with_addresses_checked(tmp_path):
+    """The library itself built with AddressSanitizer and UBSan, in a Python that runs networks of all operators."""
+    try:
+        command = build.compiler()
+    except build.NoCompiler:
+        pytest.skip("there is no C++ compiler")
+    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    if not supports(command, flags[1], tmp_path):
+        pytest.skip("the compiler has no address sanitizer that runs here")
+    found = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    if not Path(found.stdout.strip()).is_file():
+        pytest.skip("the compiler's libasan.so, which a sanitized library needs in an ordinary Python, is not there")
+    library = tmp_path / "sanitized.so"
+    objects = build.objects(tmp_path, command, flags)
+    subprocess.run([*command, *flags, "-shared", "-pthread", *map(str, objects), "-o", str(library)], check=True)
+    env = {**os.environ, "LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}  # Python's own leaks
+    line = [sys.executable, "-c", EVERY_KERNEL, str(library), str(SOURCE.with_name("test_planfile.py"))]
+    done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
 
 
 @pytest.mark.long

@@ -140,7 +140,7 @@ class Compiled:
             names = ", ".join(sorted(set(self.islands)))
             raise ValueError(f"a plan cannot be saved with operators that only torch knows: {names}")
         engine = self._engines[0]
-        return write(path, engine.graph, engine.choices)
+        return write(path, engine.graph, engine.choices, engine.eight)
 
     def layers(self, repeats: int = 5) -> Iterator[Layer]:
         """Each layer of the program, timed now for one image."""

@@ -14,7 +14,7 @@ import math
 import struct
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from .graph import Graph, Node, Weight
 from .packing import Choice
 
 MAGIC = b"RPENGINE"
-VERSION = 1
+VERSION = 2
 _HEAD = struct.Struct("<8sIQ32s")
 _ALIGN = 64
 _TYPES = {"f4": np.float32, "i4": np.int32, "i8": np.int64}
@@ -35,7 +35,15 @@ class DamagedPlan(ValueError):
     """The file is not a plan, or not a whole one, or of another version."""
 
 
-def write(path: str | Path, graph: Graph, choices: Choices) -> int:
+class Plan(NamedTuple):
+    """What a file holds: a graph, the kernel shape of each layer, and whether batches run eight images at once."""
+
+    graph: Graph
+    choices: Choices
+    eight: bool
+
+
+def write(path: str | Path, graph: Graph, choices: Choices, eight: bool) -> int:
     """Write a plan; the old file stays until the new one is complete. Returns its size in bytes."""
     blobs: list[np.ndarray] = []
 
@@ -63,7 +71,7 @@ def write(path: str | Path, graph: Graph, choices: Choices) -> int:
         at += -(-blob.nbytes // _ALIGN) * _ALIGN
     header = {
         "shapes": graph.shapes, "inputs": graph.inputs, "outputs": graph.outputs, "nodes": nodes, "blobs": places,
-        "choices": [[int(images), index, asdict(c)] for images, found in choices.items() for index, c in found.items()],
+        "eight": eight, "choices": [[int(images), index, asdict(c)] for images, found in choices.items() for index, c in found.items()],
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(_HEAD.size + len(text)) % _ALIGN)
@@ -76,7 +84,7 @@ def write(path: str | Path, graph: Graph, choices: Choices) -> int:
     return len(data)
 
 
-def read(path: str | Path) -> tuple[Graph, Choices]:
+def read(path: str | Path) -> Plan:
     """Read and check a plan; whatever is wrong with it is one sentence."""
     path = Path(path)
     if not path.is_file():
@@ -88,7 +96,7 @@ def read(path: str | Path) -> tuple[Graph, Choices]:
         raise DamagedPlan(f"{path} {error}") from None
 
 
-def parse(data: bytes) -> tuple[Graph, Choices]:
+def parse(data: bytes) -> Plan:
     if len(data) < _HEAD.size or data[:8] != MAGIC:
         raise DamagedPlan("is not an engine plan: save one with compile(...).save(path)")
     _, version, length, digest = _HEAD.unpack_from(data)
@@ -108,7 +116,7 @@ def parse(data: bytes) -> tuple[Graph, Choices]:
         raise DamagedPlan(f"is not a sound plan ({reason}): save it again") from None
 
 
-def _decode(header: dict[str, Any], blobs: memoryview) -> tuple[Graph, Choices]:
+def _decode(header: dict[str, Any], blobs: memoryview) -> Plan:
     def array(entry: dict[str, Any], *kinds: str) -> np.ndarray:
         kind, shape = entry["type"], [_count(n) for n in entry["shape"]]
         if kind not in kinds:
@@ -145,7 +153,7 @@ def _decode(header: dict[str, Any], blobs: memoryview) -> tuple[Graph, Choices]:
     for images, index, found in header["choices"]:
         numbers = {k: _count(found[k]) for k in ("width", "height", "block", "groups")}
         choices[bool(images)][_count(index)] = Choice(**numbers, dense=bool(found["dense"]))
-    return graph, choices
+    return Plan(graph, choices, bool(header["eight"]))
 
 
 def _count(value: Any) -> int:

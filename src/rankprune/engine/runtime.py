@@ -31,8 +31,8 @@ class Network:
 
 def load(path: str | Path, threads: int | None = None) -> Network:
     """A plan that `compile(...).save(path)` wrote; a damaged one is refused in one sentence."""
-    graph, choices = read(path)
+    plan = read(path)
     try:
-        return Network(Engine(graph, threads, choices))
+        return Network(Engine(plan.graph, threads, plan.choices, eight=plan.eight))
     except Unsupported as error:
         raise DamagedPlan(f"{path} holds a network the kernels cannot run ({error}): save it again") from None

@@ -21,6 +21,7 @@ from .shape_choice import candidates
 TRIES = 4  # interleaved tries, each of a few repeats; the least time counts: noise only ever adds
 MARGIN = 0.95  # a sparse kernel must take at most this share of the dense one's time
 FINALISTS = 4
+TURN = 2e-3  # seconds of a try: a layer over eight images is long enough to be timed once
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def _measure(graph: Graph, images: bool, variant: str, threads: int) -> Decision
         final.append(dense)
     for _ in range(TRIES):  # in turn, so that a slow spell of the machine falls on all alike
         for trial in final:
-            trial.time(4)
+            trial.time(max(1, min(4, round(TURN / trial.least))))
     sparse = min((t for t in final if not t.choice.dense), key=lambda t: t.least, default=None)
     if dense is None:
         assert sparse is not None
