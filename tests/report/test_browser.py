@@ -95,7 +95,7 @@ def test_the_numbers_behind_a_chart(open_page: Open, page_file: str, data: dict[
     rows = page.locator("#chart-accuracy tbody tr")
     assert rows.count() == sum(len(run["metrics"]) for run in data["runs"])
     shown = set(page.locator("#chart-accuracy tbody td:nth-child(3)").all_inner_texts())
-    assert shown == {f"{100 * line['test_top1']:.2f} %" for run in data["runs"] for line in run["metrics"]}
+    assert shown == {f"{100 * line['accuracy']:.2f} %" for run in data["runs"] for line in run["metrics"]}
 
 
 def test_sorting_by_mouse_and_keyboard(open_page: Open, page_file: str, data: dict[str, Any]) -> None:

@@ -141,7 +141,7 @@ def test_numbers_that_json_lacks_become_none(going: Path) -> None:
         file.write('{"epoch": 2, "train_loss": NaN, "test_top1": "<b>", "sparsity": Infinity, "at_target": 1}\n5\n{"ep')
     found = read_run(going)
     assert len(found["metrics"]) == 2
-    assert found["metrics"][1]["train_loss"] is found["metrics"][1]["test_top1"] is found["metrics"][1]["sparsity"] is None
+    assert found["metrics"][1]["train_loss"] is found["metrics"][1]["accuracy"] is found["metrics"][1]["sparsity"] is None
     assert found["metrics"][1]["at_target"] is False
     json.dumps(found, allow_nan=False)
 
@@ -173,3 +173,10 @@ def test_layers_are_worked_out_when_the_weights_change_and_not_too_often(going: 
     first = patient.of(going, 0.1)
     (going / "last.ckpt").touch()
     assert patient.of(going, 0.1) is first
+
+
+def test_a_detector_is_measured_by_its_boxes(going: Path) -> None:
+    lines = ['{"epoch": 1, "test_box_ap": 0.25, "test_mask_ap": 0.2, "sparsity": 0.5, "at_target": true}\n']
+    (going / "metrics.jsonl").write_text("".join(lines))
+    found = read_run(going)
+    assert (found["measure"], found["metrics"][0]["accuracy"]) == ("AP of boxes", 0.25)

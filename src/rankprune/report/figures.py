@@ -68,12 +68,12 @@ def _training(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     for look, run in zip(_looks(len(runs)), runs):
         epochs = [line["epoch"] for line in run["metrics"]]
         counts = [line["at_target"] for line in run["metrics"]]
-        for axes, key in ((left, "test_top1"), (right, "sparsity")):
+        for axes, key in ((left, "accuracy"), (right, "sparsity")):
             values = [float("nan") if line[key] is None else 100 * line[key] for line in run["metrics"]]
             axes.plot(epochs, values, ":", color=look["color"], linewidth=0.9)
             solid = [value if at else float("nan") for value, at in zip(values, counts)]
             axes.plot(epochs, solid, label=_plain(run["name"]), **look)
-    left.set(xlabel="epoch", ylabel="test accuracy (%)")
+    left.set(xlabel="epoch", ylabel=f"{runs[0]['measure'].lower()} (%)")
     right.set(xlabel="epoch", ylabel="sparsity (%)")
     _legend(figure, left, len(runs))
 

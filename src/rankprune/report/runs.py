@@ -14,7 +14,9 @@ from rankprune.training.errors import RunError
 from rankprune.training.folder import ENVIRONMENT, METRICS, RECIPE, RESULT, RunFolder
 
 # What of an epoch's line and of a result the page shows; other keys, and values that are no numbers, stay behind.
-_EPOCH = ("epoch", "step", "train_loss", "test_loss", "test_top1", "test_top5", "lr", "sparsity", "seconds")
+_EPOCH = ("epoch", "step", "train_loss", "test_loss", "lr", "sparsity", "seconds")
+# What a task's accuracy is called in its lines, and on the page.
+_ACCURACY = {"test_top1": "Test accuracy", "test_box_ap": "AP of boxes"}
 _RESULT = (
     "sparsity", "kept", "prunable", "accuracy_last", "accuracy_best", "best_epoch", "delta_rank_ratio",
     "exact_rank_ratio", "dead_filters", "filters", "macs_dense", "macs_sparse", "bytes_dense", "bytes_sparse",
@@ -45,6 +47,8 @@ def read_run(path: Path) -> dict[str, Any]:
     recipe = read(path / RECIPE)
     result = folder.result()
     method = _table(recipe, "method")
+    lines = [line for line in folder.metrics() if isinstance(line, dict)]
+    accuracy = next((key for key in _ACCURACY if any(key in line for line in lines)), "test_top1")
     return {
         "id": path.resolve().name,
         "name": str(recipe.get("name", path.name)),
@@ -56,10 +60,14 @@ def read_run(path: Path) -> dict[str, Any]:
         "target": finite(method.get("sparsity", 0.0)),
         "delta": finite(recipe.get("delta")) or 0.1,
         "result": None if result is None else {key: finite(result.get(key)) for key in _RESULT},
+        "measure": _ACCURACY[accuracy],
         "metrics": [
-            {**{key: finite(line.get(key)) for key in _EPOCH}, "at_target": line.get("at_target") is True}
-            for line in folder.metrics()
-            if isinstance(line, dict)
+            {
+                **{key: finite(line.get(key)) for key in _EPOCH},
+                "accuracy": finite(line.get(accuracy)),
+                "at_target": line.get("at_target") is True,
+            }
+            for line in lines
         ],
         "recipe": dict(flatten(recipe)),
         "environment": dict(flatten(folder.read_json(ENVIRONMENT) or {})),

@@ -12,7 +12,7 @@ function finishedTiles(run) {
   const r = run.result, dense = denseOf(run);
   const gap = dense && run.method !== 'dense' ? `${(100 * Math.abs(r.accuracy_last - dense.accuracy)).toFixed(2)} points ${r.accuracy_last < dense.accuracy ? 'below' : 'above'} dense` : '';
   return [
-    tile('Test accuracy', figure(r.accuracy_last), '%', [gap || `best ${percent(r.accuracy_best)} in epoch ${r.best_epoch ?? NONE}`]),
+    tile(run.measure, figure(r.accuracy_last), '%', [gap || `best ${percent(r.accuracy_best)} in epoch ${r.best_epoch ?? NONE}`]),
     tile('Sparsity', sparsityText(r.sparsity).replace(' %', ''), '%', [`${count(r.kept)} of ${count(r.prunable)} weights kept`]),
     tile('Model file', short(r.bytes_sparse, 'B'), '', [r.bytes_sparse < r.bytes_dense ? `${times(r.bytes_dense, r.bytes_sparse)} smaller than dense` : `dense: ${short(r.bytes_dense, 'B')}`]),
     tile('MACs per image', short(r.macs_sparse), '', [r.macs_sparse < r.macs_dense ? `${times(r.macs_dense, r.macs_sparse)} fewer than dense` : `dense: ${short(r.macs_dense)}`]),
@@ -26,7 +26,7 @@ function runningTiles(run) {
   const last = run.metrics.at(-1);
   return [
     tile('Epoch', last ? count(last.epoch) : '0', `of ${count(run.epochs)}`, ['not finished'], (last?.epoch || 0) / (run.epochs || 1)),
-    tile('Test accuracy', last ? figure(last.test_top1) : NONE, last ? '%' : '', [last && !last.at_target ? `at ${sparsityText(last.sparsity)}: not at its target, does not count` : '']),
+    tile(run.measure, last ? figure(last.accuracy) : NONE, last ? '%' : '', [last && !last.at_target ? `at ${sparsityText(last.sparsity)}: not at its target, does not count` : '']),
     tile('Sparsity now', last ? sparsityText(last.sparsity).replace(' %', '') : NONE, last ? '%' : '', [`target ${sparsityText(run.target)}`], last ? last.sparsity / (run.target || 1) : 0),
     tile('Training loss', last ? fixed(last.train_loss, 3) : NONE, '', [last ? `test loss ${fixed(last.test_loss, 3)}` : '']),
     tile('Learning rate', last && known(last.lr) ? String(Number(last.lr.toPrecision(3))) : NONE, '', []),
@@ -55,7 +55,7 @@ function drawRuns() {
   const differ = (value) => new Set(runs().map(value)).size > 1;
   const columns = [
     { key: 'name', label: 'Run', value: (r) => r.name, cell: name },
-    result('accuracy_last', 'Accuracy', (x) => percent(x.accuracy_last), 'test top-1 of the last epoch, at exactly the sparsity shown'),
+    result('accuracy_last', 'Accuracy', (x) => percent(x.accuracy_last), 'test top-1 (detection: AP of boxes) of the last epoch, at exactly the sparsity shown'),
     result('sparsity', 'Sparsity', (x) => sparsityText(x.sparsity)),
     { key: 'method', label: 'Method', value: (r) => r.method },
     result('accuracy_best', 'Best', (x) => percent(x.accuracy_best), 'of the best epoch at the final sparsity'),

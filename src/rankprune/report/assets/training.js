@@ -1,11 +1,11 @@
 // Charts over the epochs, and the trade-off with the peers.
-const accuracyOf = (line) => line.test_top1;
+const accuracyOf = (line) => line.accuracy;
 
 function drawTraining() {
   const list = peers(), focus = focused(), styles = palette();
   const any = list.some((run) => run.metrics.length);
   const off = list.some((run) => run.metrics.some((line) => !line.at_target));
-  byId('training-note').textContent = `Test accuracy after each epoch, and the share of prunable weights that are zero.${
+  byId('training-note').textContent = `${focus.measure} after each epoch, and the share of prunable weights that are zero.${
     off ? ' Dotted: not at the final sparsity yet, so these accuracies do not count.' : ''}`;
   const curve = (value, name) => list.flatMap((run) => {
     const style = styles.get(seriesOf(run)), main = run === focus;
@@ -30,10 +30,10 @@ function drawTraining() {
     rows: list.flatMap((run) => run.metrics.map((line) => [run.name, line.epoch, percent(value(line)), sparsityText(line.sparsity), line.at_target ? 'yes' : 'no'])) });
   const empty = any ? '' : 'No epoch is over yet.';
   const at = last ? `${focus.name} is at` : '';
-  drawChart('chart-accuracy', { title: 'Test accuracy', empty, traces: curve(accuracyOf, 'accuracy'),
+  drawChart('chart-accuracy', { title: focus.measure, empty, traces: curve(accuracyOf, 'accuracy'),
     caption: last ? `${focus.name}: ${percent(accuracyOf(last))} after epoch ${last.epoch}` : '',
     summary: last ? `Line chart of ${list.length} runs by epoch. ${at} ${percent(accuracyOf(last))} after epoch ${last.epoch}.` : '',
-    layout: { xaxis: x, yaxis: axis('', { tickformat: '.0%' }) }, ...table(accuracyOf, 'test accuracy') });
+    layout: { xaxis: x, yaxis: axis('', { tickformat: '.0%' }) }, ...table(accuracyOf, focus.measure.toLowerCase()) });
   drawChart('chart-sparsity', { title: 'Sparsity', empty, traces: curve((line) => line.sparsity, 'sparsity'),
     caption: last ? `${focus.name}: ${sparsityText(last.sparsity)} of a target of ${sparsityText(focus.target)}` : '',
     summary: last ? `Line chart of ${list.length} runs by epoch. ${at} ${sparsityText(last.sparsity)}; its target is ${sparsityText(focus.target)}.` : '',
@@ -94,7 +94,7 @@ function drawTradeoff() {
       traces: [{ type: 'scatter', mode: 'markers', x: list.map((p) => p.accuracy), y: distinct, text: list.map(hover), hoverinfo: 'text', error_x: { ...bars(list), color: colour('faint') },
         marker: { opacity: 1, size: list.map((p) => (main(p) ? 14 : 10)), symbol: list.map((p) => styles.get(key(p)).symbol), color: list.map((p) => colour(styles.get(key(p)).colour)),
           line: { width: list.map((p) => (main(p) ? 2 : 0)), color: colour('ink') } }, cliponaxis: false }],
-      height: tall, layout: { xaxis: axis('test accuracy', { tickformat: '.0%' }), yaxis: axis('', { type: 'category', tickmode: 'linear', range: [-0.7, list.length - 0.3] }),
+      height: tall, layout: { xaxis: axis(focus.measure.toLowerCase(), { tickformat: '.0%' }), yaxis: axis('', { type: 'category', tickmode: 'linear', range: [-0.7, list.length - 0.3] }),
         shapes: dense.map((p) => ({ type: 'line', yref: 'paper', y0: 0, y1: 1, x0: p.accuracy, x1: p.accuracy, line: { color: colour('faint'), width: 1.4, dash: 'dash' } })),
         annotations: dense.slice(0, 1).map((p) => ({ yref: 'paper', y: 0.02, yanchor: 'bottom', x: p.accuracy, xanchor: 'right', xshift: -4, text: `dense ${percent(p.accuracy)}`, showarrow: false, font: { size: 11, color: colour('soft') } })) } });
   } else {
