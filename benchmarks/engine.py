@@ -1,6 +1,6 @@
 """The engine beside torch, ONNX Runtime and DeepSparse, in turns; with the roofline, and how time grows.
 
-    python benchmarks/engine.py SUITE [--deepsparse ENVIRONMENT]     resnet50, resnet50-batch, deit-s, cifar, dense, growth
+    python benchmarks/engine.py SUITE [--deepsparse ENVIRONMENT]     resnet50, resnet50-batch, deit-s, cifar, ...
     python benchmarks/engine.py trained --run FOLDER                 a trained network beside its twin with ERK masks
 
 ENVIRONMENT is a virtual environment with deepsparse==1.8.0.

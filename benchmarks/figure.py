@@ -1,6 +1,6 @@
 """The figure of the README, from the records of the other benchmarks: python benchmarks/figure.py
 
-Reads results/benchmarks/*.txt, writes docs/assets/cost.svg; the engine's latency is in it once there is an engine-resnet50.txt.
+Reads results/benchmarks/*.txt, writes docs/assets/cost.svg, with the engine's latency once it is there.
 """
 
 from __future__ import annotations

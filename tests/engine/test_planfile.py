@@ -103,7 +103,8 @@ def test_a_plan_comes_back(tmp_path):
     data = saved(tmp_path)
     want = Engine(network(), 1)([np.ones((1, 3, 9, 9), np.float32)])[0]
     np.testing.assert_allclose(run(data), want, rtol=1e-5)
-    assert planfile.parse(data).choices[False] == {0: Choice(1, 5, 2, 2)} and planfile.parse(data).eight
+    assert planfile.parse(data).choices[False] == {0: Choice(1, 5, 2, 2)}
+    assert planfile.parse(data).eight
 
 
 def test_cut_short_flipped_or_newer(tmp_path):

@@ -71,7 +71,8 @@ def write(path: str | Path, graph: Graph, choices: Choices, eight: bool) -> int:
         at += -(-blob.nbytes // _ALIGN) * _ALIGN
     header = {
         "shapes": graph.shapes, "inputs": graph.inputs, "outputs": graph.outputs, "nodes": nodes, "blobs": places,
-        "eight": eight, "choices": [[int(images), index, asdict(c)] for images, found in choices.items() for index, c in found.items()],
+        "eight": eight,
+        "choices": [[int(images), index, asdict(c)] for images, found in choices.items() for index, c in found.items()],
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(_HEAD.size + len(text)) % _ALIGN)
