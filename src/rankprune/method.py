@@ -227,9 +227,8 @@ class DropGrow(Periodic, Method):
             if count < site.kept():
                 site.mask.copy_(group.keep(site, self.drop_score, count, among=site.mask))
                 site.hide(site.weight)  # what falls out here restarts from 0, even if it is grown at once
-            kept = self.kept_of(group, site, count)
-            grown = group.keep(site, self.growth_key, count - site.count(kept), without=kept)
-            site.mask.copy_(kept.logical_or_(grown))
+            site.mask.copy_(self.kept_of(group, site, count))
+            site.mask.logical_or_(group.keep(site, self.growth_key, count - site.kept(), without=site.mask))
 
 
 def relative_importance(site: Site) -> Tensor:

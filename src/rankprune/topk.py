@@ -18,7 +18,7 @@ from torch import Tensor
 Scores = Tensor | Callable[[], Tensor]
 
 _DIGIT = 16
-_CHUNK = 1 << 18  # temporaries are made this many entries at a time
+_CHUNK = 1 << 17  # temporaries are made this many entries at a time
 
 
 class Shards(Protocol):
@@ -75,6 +75,7 @@ def select(
     for source, cost, shard in zip(sources, costs, shards):
         keys = source()
         both = torch.stack([torch.count_nonzero(keys > key), torch.count_nonzero(keys == key)])
+        del keys  # before the next layer's are made
         strictly, equal = (shard.sum(both) if shard else both).tolist()
         ties = min(equal, (budget - spent) // cost)
         spent += ties * cost
