@@ -96,15 +96,33 @@ def test_numbers_of_the_readme_stand_in_the_records() -> None:
 def test_speeds_of_the_readme_stand_in_the_records() -> None:
     """Each row of the table of speeds: by minima / by medians, as the record of that network and sparsity has them."""
     text = (ROOT / "README.md").read_text("utf-8")
-    rows = re.findall(r"^\| ([\w-]*) ?\| (\d+) % \|" + 3 * r" ([\d.]+) / ([\d.]+) \|", text, re.M)
-    assert len(rows) == 7
+    rows = re.findall(r"^\| ([\w, -]*?) ?\| (\d+) % \|" + 3 * r" ([\d.]+) / ([\d.]+) \|", text, re.M)
+    assert len(rows) == 9
+    records = {
+        "ResNet-50": ("resnet50", "torchvision:resnet50"),
+        "DeiT-S": ("deit-s", "timm:deit_small_patch16_224"),
+        "CIFAR ResNet-32, double width": ("cifar", "cifar-resnet32x2"),
+        "CIFAR VGG-19": ("cifar", "cifar-vgg19"),
+    }
     network = ""
     for name, percent, *numbers in rows:
         network = name or network
-        record = ROOT / "results" / "benchmarks" / {"ResNet-50": "engine-resnet50.txt", "DeiT-S": "engine-deit-s.txt"}[network]
-        part = re.split(rf" at {percent}%", record.read_text("utf-8"))[1]
+        suite, model = records[network]
         for engine, pair in zip(("deepsparse", "onnxruntime", "torch"), zip(numbers[::2], numbers[1::2])):
-            assert re.search(rf"^{engine} .* {pair[0]} +{pair[1]} ", part, re.M), (network, percent, engine)
+            assert speeds(suite, model, percent, engine) == pair, (network, percent, engine)
+    for minimum, median, percent in re.findall(r"([\d.]+) / ([\d.]+) at (\d+) %", text):
+        assert speeds("resnet50-batch", "torchvision:resnet50", percent, "deepsparse") == (minimum, median)
+    (dense,) = re.findall(r"runs at ([\d.]+) / ([\d.]+) of ONNX Runtime", text)
+    assert speeds("dense", "torchvision:resnet50", "0", "onnxruntime") == dense
+
+
+def speeds(suite: str, model: str, percent: str, engine: str) -> tuple[str, ...]:
+    """By minima and by medians, from the record of a suite of benchmarks/engine.py."""
+    record = (ROOT / "results" / "benchmarks" / f"engine-{suite}.txt").read_text("utf-8")
+    part = record.split(f"{model} at {percent}%")[1]
+    found = re.search(rf"^{engine} +\S+ +\S+ +\S+ +(\S+) +(\S+) ", part, re.M)
+    assert found
+    return found.groups()
 
 
 def test_the_table_of_choices_says_what_the_methods_say() -> None:
