@@ -140,6 +140,29 @@ def test_a_killed_task_resumes_on_a_ray_cluster(tmp_path: Path, monkeypatch: pyt
     assert [text for text in messages if "2 of 2" in text]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_saves_every_trial_and_the_same_command_goes_on(jobs: int, tmp_path: Path) -> None:
+    overrides = [*TINY, "data.batch_size=8", "epochs=12", "save.every_steps=2"]
+    file, out = tmp_path / "sweep.yaml", tmp_path / "runs"
+    file.write_text(f"recipes: [fashion-dense]\noverrides: {json.dumps(overrides)}\nseeds: [0, 1]\n")
+    command = [sys.executable, "-m", "rankprune", "sweep", str(file), "--out", str(out), "--jobs", str(jobs)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        end = time.monotonic() + 120
+        while time.monotonic() < end and not list(out.glob("*/last.ckpt")):
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the sweep and to its trials
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    with pytest.raises(ProcessLookupError):  # nothing of the sweep is left
+        os.killpg(process.pid, 0)
+    subprocess.run(command, env=environment, timeout=300, check=True, capture_output=True)
+    for recipe in (load_recipe("fashion-dense", [*overrides, f"seed={seed}"]) for seed in (0, 1)):
+        assert model_bytes(RunFolder.of(recipe, out).path) == model_bytes(train(recipe, tmp_path / "alone").folder)
+
+
 def test_a_trial_that_nobody_listens_to_saves_and_stops(tmp_path: Path) -> None:
     """A sweep that is itself killed -9 leaves no orphans at work, and what they did is kept."""
     recipe = load_recipe("fashion-dense", [*TINY, "data.batch_size=2", "epochs=1000"])

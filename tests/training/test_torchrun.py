@@ -114,6 +114,39 @@ def test_with_batch_norm_and_bf16_each_process_has_its_statistics_and_the_main_o
     assert result["kept"] == 138
 
 
+@pytest.mark.long
+def test_fp16_with_its_scaler_in_two_processes(server: Server, tmp_path: Path) -> None:
+    """Both ways of sharing reach the exact target and agree to half precision."""
+    recipe = ["fashion-rpg-90", *SMALL, "method.every=2", "epochs=2", "amp=fp16", "clip_norm=1"]
+    for how in ("ddp", "fsdp"):
+        server.run([*recipe, f"parallel={how}"], tmp_path / how, world=2)
+    found = [state(tmp_path / how) for how in ("ddp", "fsdp")]
+    for key, value in found[0]["model"].items():
+        assert torch.allclose(value, found[1]["model"][key], atol=1e-2), key
+    assert json.loads((folder_of(tmp_path / "ddp") / "result.json").read_text())["kept"] == 138
+
+
+@pytest.mark.long
+def test_compiled_in_two_processes_gives_the_run_of_one(server: Server, alone: dict[str, Path], tmp_path: Path) -> None:
+    server.run([*DOUBLE, "compile=true"], tmp_path, world=2)
+    assert_same(tmp_path, alone["plain"])
+
+
+@pytest.mark.long
+def test_a_detector_under_torchrun(tmp_path: Path) -> None:
+    """The real Mask R-CNN in miniature on two processes: the exact target, and AP of all images once."""
+    pytest.importorskip("faster_coco_eval", reason="the extra detection is not installed")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "rankprune", "train"]
+    command += ["coco-maskrcnn-rpg-50", "--smoke", "--json", "--out", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout)
+    assert result["metric"] == "box_ap"
+    assert result["kept"] == round(result["prunable"] * 0.5)
+    assert 0 <= result["accuracy_last"] <= 1
+
+
 def test_a_batch_that_cannot_be_shared_is_one_sentence(server: Server, tmp_path: Path) -> None:
     processes = server.start([*DOUBLE, "data.batch_size=15"], tmp_path, 2)
     assert processes[0].wait() == 2

@@ -22,7 +22,7 @@ from .record import describe
 from .smoke import smaller, stand_in
 from .task import Task, build
 from .watch import Several, TensorBoard, Watcher
-from .world import World, join, lost
+from .world import World, announced, join, lost
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,9 @@ def _begin(recipe: Recipe, folder: RunFolder, progress: Progress, processes: int
 
 def smoke(recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, watcher: Watcher | None = None) -> Outcome:
     """The same in miniature, in a minute or two, to see that it runs; without a data folder on generated pictures."""
-    small = smaller(recipe)
-    if recipe.model.pretrained and watcher is not None:
+    world = announced()
+    small = smaller(recipe, world.size)
+    if recipe.model.pretrained and watcher is not None and world.main:
         start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
         watcher.message(f"A smoke run fetches nothing: it starts from random weights, not from {start}.")
     return train(small, out, resume=resume, watcher=watcher, data=stand_in(small))

@@ -33,9 +33,10 @@ _DATA: dict[str, dict[str, int]] = {
 _METHOD = {"every": 1, "prune_end": 0.5, "rounds": 2, "gradients": 4, "minibatch": 2, "batches": 1}
 
 
-def smaller(recipe: Recipe) -> Recipe:
+def smaller(recipe: Recipe, processes: int = 1) -> Recipe:
     """Two epochs of a few batches from random weights, masks updated at every step; all else as it was."""
-    few = _DATA.get(recipe.data.name, _SMALL)
+    few = dict(_DATA.get(recipe.data.name, _SMALL))
+    few["batch_size"] = -(-few["batch_size"] // processes) * processes  # each has a share
     over: dict[str, Any] = {
         "name": f"smoke-{recipe.name}",
         "epochs": _EPOCHS,

@@ -124,12 +124,21 @@ class World:
         return tensor.tolist()
 
 
+def announced() -> World:
+    """Who this process will be, before it has met the others."""
+    if dist.is_available() and dist.is_initialized():
+        return World(dist.get_rank(), dist.get_world_size())
+    if "RANK" not in os.environ:
+        return World()
+    return World(int(os.environ["RANK"]), int(os.environ.get("WORLD_SIZE", "1")))
+
+
 def join(device: str = "auto") -> World:
     """Meet the other processes, where torchrun (or the caller, by `init_process_group`) has named any."""
     if not dist.is_available():
         return World()
     if not dist.is_initialized():
-        if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        if announced().size == 1:
             return World()
         cuda = torch.cuda.is_available() and (device == "auto" or device.startswith("cuda"))
         if cuda:
