@@ -25,5 +25,9 @@ def tables(folder: Path = RESULTS / "tables") -> str:
 def benchmarks(folder: Path = RESULTS / "benchmarks") -> str:
     """What each benchmark printed, as it printed it."""
     records = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
-    found = [f"### `benchmarks/{name}.py`\n\n```text\n{text}```" for name, text in records.items()]
+    found = []
+    for name, text in records.items():
+        script, _, suite = name.partition("-")  # engine-cifar is what `engine.py cifar` printed
+        command = f"benchmarks/{script}.py {suite}".rstrip()
+        found.append(f"### `{command}`\n\n```text\n{text}```")
     return "\n\n".join(found) or "No benchmark has been recorded yet: not measured."
