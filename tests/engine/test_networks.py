@@ -160,6 +160,33 @@ def test_vision_transformers():
     assert agree(pruned(model), (3, 64, 64), (1, 2)).islands == ()
 
 
+class Written(Encoder):
+    """Attention by products and a softmax: the scores scaled by a division, or the query by a product before."""
+
+    def __init__(self, query_first: bool, axis: int = -1) -> None:
+        super().__init__()
+        self.query_first, self.axis, self.drop = query_first, axis, nn.Dropout(0.3)
+
+    def forward(self, x):
+        y = self.norm(self.patch(x).flatten(2).transpose(1, 2))
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (self.q(y), *self.kv(y).chunk(2, -1)))
+        scores = (q * 0.3) @ k.transpose(-2, -1) if self.query_first else q @ k.transpose(-2, -1) / 2.5
+        y = self.drop(scores.softmax(self.axis)) @ v
+        return self.head(self.out(y.transpose(1, 2).flatten(2))[:, 0])
+
+
+@pytest.mark.parametrize("query_first", [True, False])
+def test_attention_that_is_written_out(query_first):
+    torch.manual_seed(0)
+    assert agree(pruned(Written(query_first), 0.6), (3, 16, 16)).islands == ()
+
+
+def test_a_softmax_over_the_queries_is_not_attention():
+    torch.manual_seed(0)
+    fast = agree(pruned(Written(False, axis=-2), 0.6), (3, 16, 16))
+    assert "aten.matmul.default" in fast.islands
+
+
 def test_mobilenet_runs_without_islands():
     models = pytest.importorskip("torchvision.models")
     assert agree(pruned(models.mobilenet_v3_small(), 0.5), (3, 64, 64), (1, 8)).islands == ()

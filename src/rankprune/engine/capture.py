@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from . import operators
+from .attention import join_attention
 from .graph import Graph, Node, Unsupported
 from .refs import IMAGES, Ref, Size, settle, whole
 
@@ -68,6 +69,7 @@ def _follow(exported: Any) -> Captured:
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
+    join_attention(exported.graph)
     nodes = list(exported.graph.nodes)
     last = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
     for i, node in enumerate(nodes):
