@@ -26,7 +26,8 @@ def _join(graph: fx.Graph, softmax: fx.Node) -> None:
     scores, scale, inner = _unscaled(softmax.args[0])
     if not _only(scores) or scores.target not in _PRODUCTS:
         return
-    last, dropped = softmax, []
+    last = softmax
+    dropped: list[fx.Node] = []
     while _only(last) and next(iter(last.users)).target is _aten.dropout.default:  # evaluation: nothing is dropped
         last = next(iter(last.users))
         dropped.insert(0, last)
