@@ -18,7 +18,8 @@ function logAxis(title, values, more = {}) {
     const steps = high / low > 300 ? [1] : high / low > 20 ? [1, 2, 5] : [1, 2, 3, 5];
     for (const step of steps) ticks.push(step * 10 ** power);
   }
-  const label = (v) => `${Number((100 * v).toPrecision(2))} %`;
+  if (!ticks.some((v) => v >= low && v <= high)) ticks.push(...new Set([low, high]));  // too narrow for a round number
+  const label = (v) => `${Number((100 * v).toPrecision(3))} %`;
   return axis(title, { type: 'log', tickvals: ticks, ticktext: ticks.map(label), ...more });
 }
 
