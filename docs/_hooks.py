@@ -12,7 +12,10 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri != "results.md":
         return markdown
-    return markdown.replace("<!-- tables -->", tables()).replace("<!-- benchmarks -->", benchmarks())
+    finetune = f"```text\n{(RESULTS / 'finetune.txt').read_text(encoding='utf-8')}```"
+    for mark, text in {"tables": tables(), "finetune": finetune, "benchmarks": benchmarks()}.items():
+        markdown = markdown.replace(f"<!-- {mark} -->", text)
+    return markdown
 
 
 def tables(folder: Path = RESULTS / "tables") -> str:

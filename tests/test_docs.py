@@ -116,6 +116,14 @@ def test_speeds_of_the_readme_stand_in_the_records() -> None:
     assert speeds("dense", "torchvision:resnet50", "0", "onnxruntime") == dense
 
 
+def test_accuracies_of_the_readme_stand_in_the_record() -> None:
+    record = (ROOT / "results" / "finetune.txt").read_text("utf-8")
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    (numbers,) = re.findall(r"gradual magnitude ([\d.]+) % at 90 % sparsity and ([\d.]+) % at 95 %, RPG ([\d.]+) % and ([\d.]+) %", text)
+    found = [re.search(rf"^cifar10-finetune-{run} +([\d.]+) %", record, re.M) for run in ("gmp-90", "gmp-95", "rpg-90", "rpg-95")]
+    assert [match and match[1] for match in found] == list(numbers)
+
+
 def speeds(suite: str, model: str, percent: str, engine: str) -> tuple[str, ...]:
     """By minima and by medians, from the record of a suite of benchmarks/engine.py."""
     record = (ROOT / "results" / "benchmarks" / f"engine-{suite}.txt").read_text("utf-8")

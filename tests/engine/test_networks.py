@@ -175,6 +175,24 @@ class Written(Encoder):
         return self.head(self.out(y.transpose(1, 2).flatten(2))[:, 0])
 
 
+class Padded(nn.Module):
+    """Channels of zeros around (ResNet's parameter-free shortcut), a border of ones, and a border cut off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 6, 3), nn.Linear(11, 4)
+
+    def forward(self, x):
+        y = F.pad(F.relu(self.conv(x))[:, :, ::2, ::2], (0, 0, 0, 0, 2, 3))
+        return self.head(F.pad(F.pad(y, (1, 2, 0, 1), value=1.0), (-1, 0, 0, -2)).mean((2, 3)))
+
+
+def test_padding():
+    torch.manual_seed(0)
+    assert agree(pruned(Padded(), 0.6), (3, 17, 19)).islands == ()
+    assert agree(pruned(create_model("cifar-resnet20-a", num_classes=10)), (3, 32, 32)).islands == ()
+
+
 @pytest.mark.parametrize("query_first", [True, False])
 def test_attention_that_is_written_out(query_first):
     torch.manual_seed(0)

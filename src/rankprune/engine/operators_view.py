@@ -99,6 +99,20 @@ def cat(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
     return whole(graph, output, axis)
 
 
+def pad(graph: Graph, x: Ref, widths: list[int], mode: str = "constant", value: float | None = None) -> Ref:
+    """Constants around a tensor; `widths` begin with the last axis, two each, and cut off where negative."""
+    axis, view = x.batch_axis(), x.local()
+    pairs = [(0, 0)] * (x.view.ndim - len(widths) // 2) + list(zip(widths[-2::-2], widths[-1::-2]))
+    if mode != "constant" or pairs.pop(axis) != (0, 0):
+        raise Unsupported("padding that is not constant, or of the batch")
+    inner = view[tuple(slice(max(0, -a), n - max(0, -b)) for (a, b), n in zip(pairs, view.shape))]
+    index = np.pad(inner, [(max(0, a), max(0, b)) for a, b in pairs], constant_values=-1)
+    output = graph.value(index.shape)
+    arrays = {"index": np.ascontiguousarray(index, np.int32), "constant": np.full(index.shape, value or 0, np.float32)}
+    graph.nodes.append(Node("gather", [x.value], output, arrays=arrays))
+    return whole(graph, output, axis)
+
+
 def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Ref:
     """Patches as columns: a convolution whose kernels are one-hot."""
     if x.view.ndim != 4 or x.batch_axis():
@@ -146,6 +160,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "chunk": _parts(_chunk),
     "cat": cat,
     "im2col": im2col,
+    "pad": pad,
     **{name: _moved(lambda v, *_, **__: v) for name in ("contiguous", "clone", "alias", "detach", "_to_copy", "to")},
     "dropout": _moved(lambda v, p, train: _still(v, train)),
     "feature_dropout": _moved(lambda v, p, train: _still(v, train)),
