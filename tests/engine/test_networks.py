@@ -205,6 +205,17 @@ def test_a_softmax_over_the_queries_is_not_attention():
     assert "aten.matmul.default" in fast.islands
 
 
+def test_a_dropout_that_is_forced_on_is_not_taken_out():
+    class Forced(Written):
+        def forward(self, x):
+            self.drop.train()
+            return super().forward(x)
+
+    torch.manual_seed(0)
+    fast = rp.compile(Forced(False).eval(), torch.zeros(1, 3, 16, 16), tune=False)
+    assert "aten.dropout.default" in fast.islands
+
+
 def test_mobilenet_runs_without_islands():
     models = pytest.importorskip("torchvision.models")
     assert agree(pruned(models.mobilenet_v3_small(), 0.5), (3, 64, 64), (1, 8)).islands == ()

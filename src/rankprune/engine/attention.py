@@ -28,7 +28,7 @@ def _join(graph: fx.Graph, softmax: fx.Node) -> None:
         return
     last = softmax
     dropped: list[fx.Node] = []
-    while _only(last) and next(iter(last.users)).target is _aten.dropout.default:  # evaluation: nothing is dropped
+    while _only(last) and _still(next(iter(last.users))):
         last = next(iter(last.users))
         dropped.insert(0, last)
     product = next(iter(last.users)) if _only(last) else None
@@ -55,6 +55,11 @@ def _unscaled(node: Any) -> tuple[Any, float, list[fx.Node]]:
         passed.append(node)
         node = node.args[0]
     return node, scale, passed
+
+
+def _still(node: fx.Node) -> bool:
+    """Whether it is a dropout that drops nothing: one that is forced on in evaluation is not attention's."""
+    return node.target is _aten.dropout.default and node.args[2] is False
 
 
 def _only(node: Any) -> bool:
