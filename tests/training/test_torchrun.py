@@ -103,8 +103,10 @@ def test_a_signal_to_one_process_stops_and_saves_all(server: Server, alone: dict
     assert_same(moved, alone["varied"])
 
 
-def test_with_batch_norm_and_bf16_each_process_has_its_statistics_and_the_main_one_s_are_saved(server: Server, tmp_path: Path) -> None:
-    recipe = ["fashion-rpg-90", *SMALL, "method.every=2", "epochs=2", "amp=bf16", "mix.prob=0.9"]
+@pytest.mark.parametrize("more", [["amp=bf16", "mix.prob=0.9"], pytest.param(["amp=fp16", "clip_norm=1"], marks=pytest.mark.long)])
+def test_with_batch_norm_and_amp_each_process_has_its_statistics_and_the_main_one_s_are_saved(server: Server, tmp_path: Path, more: list[str]) -> None:
+    """In half precision, fp16 with its scaler."""
+    recipe = ["fashion-rpg-90", *SMALL, "method.every=2", "epochs=2", *more]
     for how in ("ddp", "fsdp"):
         server.run([*recipe, f"parallel={how}"], tmp_path / how, world=2)
     found = [state(tmp_path / how) for how in ("ddp", "fsdp")]
@@ -112,18 +114,6 @@ def test_with_batch_norm_and_bf16_each_process_has_its_statistics_and_the_main_o
         assert torch.allclose(value, found[1]["model"][key], atol=1e-2), key  # half precision, other orders of sums
     result = json.loads((folder_of(tmp_path / "ddp") / "result.json").read_text())
     assert result["kept"] == 138
-
-
-@pytest.mark.long
-def test_fp16_with_its_scaler_in_two_processes(server: Server, tmp_path: Path) -> None:
-    """Both ways of sharing reach the exact target and agree to half precision."""
-    recipe = ["fashion-rpg-90", *SMALL, "method.every=2", "epochs=2", "amp=fp16", "clip_norm=1"]
-    for how in ("ddp", "fsdp"):
-        server.run([*recipe, f"parallel={how}"], tmp_path / how, world=2)
-    found = [state(tmp_path / how) for how in ("ddp", "fsdp")]
-    for key, value in found[0]["model"].items():
-        assert torch.allclose(value, found[1]["model"][key], atol=1e-2), key
-    assert json.loads((folder_of(tmp_path / "ddp") / "result.json").read_text())["kept"] == 138
 
 
 @pytest.mark.long
