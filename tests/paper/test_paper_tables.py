@@ -84,8 +84,28 @@ def test_data_are_never_mixed(results: Path) -> None:
 
 
 def test_best_needs_evidence(results: Path) -> None:
-    text = "\n".join(build("combinations", results).notes)
-    assert "no combination beats every leading single method" in text
+    def said() -> str:
+        (note,) = [note for note in build("combinations", results).notes if note.startswith("best:")]
+        return note
+
+    assert "not decided; no method has been run on 3 seeds" in said()
+    records = Records(results / "records")
+    text = QUEUE.read_text().replace("leading: {of: table-1, count: 5, by: [99, 99.5]}", "methods: [gmp]")
+    text = text.replace("leading: {of: floor, count: 3, by: [99, 99.5]}", "methods: [gmp+rank_floor, rpg+rank_floor]")
+    (results / "queue.yaml").write_text(text)
+
+    def three(method: str, accuracy: float) -> None:
+        for sparsity in (99.0, 99.5):
+            for seed in range(3):
+                add(records, vgg(method, sparsity, seed), accuracy + 0.001 * seed)
+
+    three("gmp", 0.60)
+    assert "not decided; no combination has been run on 3 seeds" in said()
+    three("rpg+rank_floor", 0.601)
+    assert "none of rpg+rank_floor beats every leading single method (gmp)" in said()
+    three("gmp+rank_floor", 0.61)
+    assert "gmp+rank_floor beats every leading single method (gmp) by more than two" in said()
+    assert ours(results, "combinations", "gmp+rank_floor")[1:4] == ("not run", "61.10 ± 0.06 (3)", "61.10 ± 0.06 (3)")
 
 
 def test_all_tables_render(results: Path) -> None:

@@ -76,13 +76,16 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
 
 def combinations(evidence: Evidence, scale: Scale) -> Table:
     """Extras on top of methods, and whether one combination may be called best."""
-    head = ("method", "sparsity", "accuracy", "rank", "exact", "dead")
-    table = Table("combinations", "Extras on top of methods: small VGG", head)
     vgg = [r for r in evidence.runs if r.task.endswith("vgg") and not r.pretrained and r.percent is not None]
     shown = [r for r in vgg if "+" in r.method or (r.method in _BASE and not r.settings)]
-    for run in sorted(_first_seeds(shown), key=lambda r: (r.percent or 0, r.method, str(r.settings))):
-        runs = evidence.find(run.task, run.method, run.percent, run.settings)
-        table.rows.append((_label(run), f"{run.percent:g}", *_described(evidence, runs)))
+    sparsities = sorted({r.percent for r in shown if r.percent is not None})
+    head = ("method", *(f"{s:g} %" for s in sparsities), f"rank at {AT[-1]:g} %", "exact", "dead")
+    table = Table("combinations", "Extras on top of methods: small VGG, accuracy by sparsity", head)
+    for method, settings in sorted({(r.method, r.settings) for r in shown}, key=str):
+        runs = {s: evidence.find("cifar10-cpu-vgg", method, s, settings) for s in sparsities}
+        accuracies = [evidence.accuracy(runs[s]) for s in sparsities]
+        _, *described = _described(evidence, runs.get(AT[-1], []))
+        table.rows.append((_label(method, settings), *accuracies, *described))
     table.notes = [_RANK, verdict(evidence, vgg), HONEST]
     return evidence.finish(table)
 
@@ -96,13 +99,17 @@ def verdict(evidence: Evidence, runs: list[Run]) -> str:
             continue
         values = evidence.values(evidence.find(run.task, run.method, run.percent, run.settings), "accuracy_last")
         into = candidates if "+" in run.method else singles
-        into.setdefault(_label(run), {})[float(run.percent or 0)] = values
+        if len(values) >= LEAST:
+            into.setdefault(_label(run.method, run.settings), {})[float(run.percent or 0)] = values
     # A method far behind on its first seed was not run again; the leaders are what must be beaten.
-    singles = {name: found for name, found in singles.items() if all(len(found.get(s, ())) > 1 for s in AT)}
-    won = best(candidates, singles, AT) if singles else None
-    rule = "by more than two standard errors of the difference, on three seeds each, at 99 and 99.5 %"
+    candidates, singles = ({n: f for n, f in found.items() if len(f) == len(AT)} for found in (candidates, singles))
+    rule = f"by more than two standard errors of the difference, on {LEAST} seeds each, at 99 and 99.5 %"
+    if not (candidates and singles):
+        lacking = "combination" if singles else "single method" if candidates else "method"
+        return f"best: not decided; no {lacking} has been run on {LEAST} seeds at 99 and 99.5 % yet."
+    won = best(candidates, singles, AT)
     if won is None:
-        return f"best: no combination beats every leading single method {rule}."
+        return f"best: none of {', '.join(candidates)} beats every leading single method ({', '.join(singles)}) {rule}."
     return f"best: {won} beats every leading single method ({', '.join(singles)}) {rule}."
 
 
@@ -156,6 +163,6 @@ def _net(run: Run) -> str:
     return run.task.removeprefix("cifar10-cpu-")
 
 
-def _label(run: Run) -> str:
-    options = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in run.settings)
-    return run.method + (f" ({options})" if options else "")
+def _label(method: str, settings: tuple[tuple[str, Any], ...]) -> str:
+    options = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings)
+    return method + (f" ({options})" if options else "")
