@@ -1,4 +1,4 @@
-"""mkdocs: the page of results shows the tables and benchmark records that stand in results/, and no other numbers."""
+"""mkdocs: the page of results shows what stands in results/ (tables, figures, benchmark records) and no other numbers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,21 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
+# Table: what its figure shows. The figure has the table's name.
+DRAWN = {
+    "cifar10": "Accuracy against the weights that are kept, a curve a method",
+    "flops": "Accuracy against the MACs of one image",
+    "lambda": "Accuracy and rank against λ",
+    "rank": "Average rank against the weights that are kept",
+}
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    for path in sorted((RESULTS / "figures").glob("*.svg")):
+        files.append(File.generated(config, f"figures/{path.name}", abs_src_path=str(path)))
+    return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
@@ -18,10 +33,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return markdown
 
 
-def tables(folder: Path = RESULTS / "tables") -> str:
-    """Every rendered table, its headings two levels down."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))]
-    found = [re.sub(r"^(#+) ", r"##\1 ", text, flags=re.M) for text in texts]
+def tables(results: Path = RESULTS) -> str:
+    """Every rendered table, its headings two levels down, its figure after its title."""
+    found = []
+    for path in sorted((results / "tables").glob("*.md")):
+        text = re.sub(r"^(#+) ", r"##\1 ", path.read_text(encoding="utf-8"), flags=re.M)
+        if path.stem in DRAWN and (results / "figures" / f"{path.stem}.svg").is_file():
+            title, rest = text.split("\n", 1)
+            text = f"{title}\n\n![{DRAWN[path.stem]}](figures/{path.stem}.svg)\n{rest}"
+        found.append(text)
     return "\n\n".join(found) or "No table has been recorded yet: not measured."
 
 

@@ -27,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
         return _list(args, places)
     if args.what == "run":
         return _run(args, places)
+    if args.what == "figures":
+        return _figures(args, places)
     found = index.build(args.what, places.results, args.scale)
     return emit(args.json, found.to_dict(), str(found))
 
@@ -41,6 +43,13 @@ def _list(args: argparse.Namespace, places: Places) -> int:
     lines += [f"{sentence}." for sentence in queue.waiting]
     lines += [f"There is no recipe {task}-*: its rows are skipped." for task in missing]
     return emit(args.json, [t.to_dict() for t in tables], "\n".join(lines))
+
+
+def _figures(args: argparse.Namespace, places: Places) -> int:
+    from rankprune.paper.figures import write  # matplotlib belongs to an extra
+
+    files = [str(path) for path in write(places.results)]
+    return emit(args.json, files, "\n".join(files) or "No run has a record yet: there is nothing to draw.")
 
 
 def _run(args: argparse.Namespace, places: Places) -> int:

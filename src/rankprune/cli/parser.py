@@ -109,6 +109,7 @@ The tables and figures of the RPG paper beside our own runs: what it printed, wh
 
   rankprune paper list                              what there is and how much of it has been run
   rankprune paper cifar10                           print one
+  rankprune paper figures                           draw those that are figures, into results/figures/
   rankprune paper run --data DIR --for 150m         work through results/queue.yaml, and go on there next time
   rankprune paper run --data DIR --jobs 2           two runs at a time, each on its share of the cores
   rankprune paper run --scale full --data DIR       the real recipes, on the GPUs that are there
@@ -203,12 +204,12 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--image-size", type=int, metavar="N", help="pixels, where the file does not say")
 
     paper = command("paper", "the paper's tables, regenerated", _PAPER, "paper")
-    paper.add_argument("what", metavar="NAME", help="list, run, or the name of a table")
+    paper.add_argument("what", metavar="NAME", help="list, run, figures, or the name of a table")
     paper.add_argument("--scale", choices=("cpu", "full"), default="cpu", help="small nets on a CPU, or the real ones")
     paper.add_argument("--for", dest="duration", metavar="TIME", help="stop after 150m, 2h or 1h30m and save")
     paper.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     paper.add_argument("--again", action="store_true", help="run also what only older code has a record of")
-    paper.add_argument("--results", default="results", metavar="DIR", help="of queue.yaml, records/ and tables/")
+    paper.add_argument("--results", default="results", metavar="DIR", help="of queue.yaml and all that comes of it")
     paper.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # one of several
     _data(paper)
     _out(paper)

@@ -14,6 +14,12 @@ _RANK = (
     "numerical rank / full rank; dead: filters without a weight."
 )
 _BASE = ("acdc", "feather", "gmp", "rpg")
+KINDS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
+    ("rank, mean over layers", ()),
+    ("rank, sum over layers", (("method.rank_reduction", "sum"),)),
+    ("noise of its size, mean", (("method.rank_signal", "noise"),)),
+)
+ERK = (("method.distribution", "erk"),)
 AT = (99.0, 99.5)  # sparsities at which a combination must win to become a preset
 
 
@@ -21,23 +27,17 @@ def lambdas(evidence: Evidence, scale: Scale) -> Table:
     """Rank and accuracy against λ: mean over layers, their sum, and noise of the same size."""
     data = numbers()["lambda"]
     table = Table("lambda", data["title"], ("growth by", "λ", "accuracy", "rank", "exact", "dead"))
-    kinds: list[tuple[str, tuple[tuple[str, Any], ...]]] = [
-        ("rank, mean over layers", ()),
-        ("rank, sum over layers", (("method.rank_reduction", "sum"),)),
-        ("noise of its size, mean", (("method.rank_signal", "noise"),)),
-    ]
-    without = _at(evidence, data, scale, (("method.lam", 0),))
-    table.rows.append(("task gradient alone", "0", *_described(evidence, without)))
-    for label, settings in kinds:
+    table.rows.append(("task gradient alone", "0", *_described(evidence, at_lambda(evidence, scale, 0))))
+    for label, settings in KINDS:
         for lam in data["lams"][1:]:
-            runs = _at(evidence, data, scale, (("method.lam", lam), *settings))
-            table.rows.append((label, f"{lam:g}", *_described(evidence, runs)))
+            table.rows.append((label, f"{lam:g}", *_described(evidence, at_lambda(evidence, scale, lam, settings))))
     table.notes = [*data["notes"], f"ours: {data[scale]} at {data['sparsity']} %.", _RANK, HONEST]
     return evidence.finish(table)
 
 
-def _at(evidence: Evidence, data: dict[str, Any], scale: Scale, settings: tuple[tuple[str, Any], ...]) -> list[Run]:
-    return evidence.find(data[scale], "rpg", data["sparsity"], settings)
+def at_lambda(evidence: Evidence, scale: Scale, lam: float, settings: tuple[tuple[str, Any], ...] = ()) -> list[Run]:
+    data = numbers()["lambda"]
+    return evidence.find(data[scale], "rpg", data["sparsity"], (("method.lam", lam), *settings))
 
 
 def _described(evidence: Evidence, runs: list[Run]) -> tuple[str, ...]:
@@ -49,11 +49,11 @@ def ranks(evidence: Evidence, scale: Scale) -> Table:
     """Average rank against sparsity, of every method run without further settings."""
     data = numbers()["rank"]
     table = Table("rank", data["title"], ("net", "method", "sparsity", "rank", "exact", "dead", "accuracy"))
-    for run in _plain(evidence, scale):
+    for run in plain_runs(evidence):
         runs = evidence.find(run.task, run.method, run.percent)
         accuracy, rank, exact, dead = _described(evidence, runs)
         label = NAMES.get(run.method, run.method)
-        table.rows.append((_net(run), label, f"{run.percent or 0:g}", rank or "not run", exact, dead, accuracy))
+        table.rows.append((net(run), label, f"{run.percent or 0:g}", rank or "not run", exact, dead, accuracy))
     table.notes = [*data["notes"], _RANK, HONEST]
     return evidence.finish(table)
 
@@ -62,14 +62,12 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
     """Accuracy against the MACs of one image; ERK spreads weights so that a layer's density falls with its size."""
     data = numbers()["flops"]
     table = Table("flops", data["title"], ("net", "method", "sparsity", "MACs", "accuracy"))
-    erk = (("method.distribution", "erk"),)
-    seen = [*_plain(evidence, scale), *_first_seeds(r for r in evidence.runs if r.settings == erk)]
-    for run in sorted(seen, key=lambda r: (r.task, r.percent or 0, r.method)):
+    for run in sorted(plain_runs(evidence, (ERK,)), key=lambda r: (r.task, r.percent or 0, r.method)):
         runs = evidence.find(run.task, run.method, run.percent, run.settings)
         sparse, dense = evidence.values(runs, "macs_sparse"), evidence.values(runs, "macs_dense")
         share = f"{sum(sparse) / sum(dense):.4f}" if dense else "not run"
         label = NAMES.get(run.method, run.method) + (", ERK" if run.settings else "")
-        table.rows.append((_net(run), label, f"{run.percent or 0:g}", share, evidence.accuracy(runs)))
+        table.rows.append((net(run), label, f"{run.percent or 0:g}", share, evidence.accuracy(runs)))
     table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", HONEST]
     return evidence.finish(table)
 
@@ -145,10 +143,11 @@ def helps(ours: list[float], theirs: list[float]) -> str:
     return "yes" if beats(ours, theirs) else "harms" if beats(theirs, ours) else "no"
 
 
-def _plain(evidence: Evidence, scale: Scale) -> list[Run]:
-    """One run a method and sparsity of CIFAR nets and ResNet-50, as the recipes have them."""
+def plain_runs(evidence: Evidence, settings: tuple[tuple[tuple[str, Any], ...], ...] = ()) -> list[Run]:
+    """One run a method and sparsity of CIFAR nets and ResNet-50, as the recipes have them or with these settings."""
     chosen = [r for r in evidence.runs if "cifar10" in r.task or "resnet50" in r.task]
-    chosen = [r for r in chosen if not (r.settings or r.pretrained or "+" in r.method or "vit" in r.task)]
+    chosen = [r for r in chosen if r.settings in ((), *settings)]
+    chosen = [r for r in chosen if not (r.pretrained or "+" in r.method or "vit" in r.task)]
     return sorted(_first_seeds(chosen), key=lambda r: (r.task, r.method, r.percent or 0))
 
 
@@ -159,7 +158,7 @@ def _first_seeds(runs: Any) -> list[Run]:
     return list(found.values())
 
 
-def _net(run: Run) -> str:
+def net(run: Run) -> str:
     return run.task.removeprefix("cifar10-cpu-")
 
 

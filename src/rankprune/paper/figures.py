@@ -1,0 +1,136 @@
+"""The paper's figures, and one of accuracy against sparsity, drawn from the records."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rankprune.report.drawing import legend, looks, plain, plain_ticks, save
+
+from .evidence import standard_error
+from .queue import read_queue
+from .records import Records
+from .runs import Run
+from .table import NAMES, Evidence, numbers
+from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+    error: float | None  # standard error of y; None of one run
+
+
+Curves = Mapping[str, Sequence[Point]]
+
+
+def write(results: Path) -> list[Path]:
+    """All that the records have something for, into figures/ beside them, each by the name of its table."""
+    records = Records(results / "records")
+    evidence = Evidence(read_queue(results / "queue.yaml", records), records)
+    return save(_figures(evidence), results / "figures")
+
+
+def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
+    accuracy = ("accuracy_last", 100.0, "test accuracy (%)")
+    rank = ("delta_rank_ratio", 1.0, "δ-rank / full rank, δ = 0.1")
+    for name, (key, scale, label), where, x_label in (
+        ("cifar10", accuracy, _kept, "weights kept (%)"),
+        ("rank", rank, _kept, "weights kept (%)"),
+        ("flops", accuracy, _macs, "MACs (% of dense)"),
+    ):
+        panels = _by_net(evidence, key, scale, where, erk=name == "flops")
+        if panels:
+            dense = _dense(evidence, list(panels)) if key == "accuracy_last" else {}
+            draw = partial(_panels, panels=panels, dense=dense, x_label=x_label, y_label=label)
+            yield name, draw
+    against = {label: _against_lambda(evidence, key, scale) for key, scale, label in (accuracy, rank)}
+    if any(curves for curves in against.values()):
+        yield "lambda", partial(_lambdas, panels=against)
+
+
+def _point(evidence: Evidence, runs: list[Run], x: float | None, key: str, scale: float) -> Point | None:
+    values = [scale * value for value in evidence.values(runs, key)]
+    return Point(x, statistics.fmean(values), standard_error(values)) if values and x is not None else None
+
+
+def _kept(evidence: Evidence, runs: list[Run]) -> float | None:
+    return 100 - (runs[0].percent or 0)
+
+
+def _macs(evidence: Evidence, runs: list[Run]) -> float | None:
+    sparse, dense = evidence.values(runs, "macs_sparse"), evidence.values(runs, "macs_dense")
+    return 100 * sum(sparse) / sum(dense) if dense else None
+
+
+def _by_net(
+    evidence: Evidence, key: str, scale: float, where: Callable[[Evidence, list[Run]], float | None], erk: bool
+) -> dict[str, Curves]:
+    """For each small net: a curve a method over the sparsities it was run at."""
+    found: dict[str, dict[str, list[Point]]] = {}
+    for run in plain_runs(evidence, (ERK,) if erk else ()):
+        if run.percent is None:
+            continue
+        runs = evidence.find(run.task, run.method, run.percent, run.settings)
+        if (point := _point(evidence, runs, where(evidence, runs), key, scale)) is not None:
+            label = NAMES.get(run.method, run.method) + (", ERK" if run.settings else "")
+            found.setdefault(net(run), {}).setdefault(label, []).append(point)
+    return {name: {label: sorted(points) for label, points in curves.items()} for name, curves in found.items()}
+
+
+def _dense(evidence: Evidence, nets: Sequence[str]) -> dict[str, float]:
+    levels = {}
+    for name in nets:
+        values = evidence.values(evidence.find(f"cifar10-cpu-{name}", "dense", None), "accuracy_last")
+        if values:
+            levels[name] = 100 * statistics.fmean(values)
+    return levels
+
+
+def _against_lambda(evidence: Evidence, key: str, scale: float) -> Curves:
+    found: dict[str, list[Point]] = {}
+    for label, settings in KINDS:
+        for lam in numbers()["lambda"]["lams"]:
+            runs = at_lambda(evidence, "cpu", lam, settings if lam else ())
+            if (point := _point(evidence, runs, float(lam), key, scale)) is not None:
+                found.setdefault(label, []).append(point)
+    return {label: points for label, points in found.items() if any(point.x for point in points)}
+
+
+def _panels(figure: Any, panels: Mapping[str, Curves], dense: Mapping[str, float], x_label: str, y_label: str) -> None:
+    drawn = figure.subplots(1, len(panels), squeeze=False)[0]
+    labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
+    look = dict(zip(labels, looks(len(labels))))
+    for axes, (name, curves) in zip(drawn, panels.items()):
+        for label, points in curves.items():
+            _curve(axes, label, points, look[label])
+        if name in dense:
+            axes.axhline(dense[name], color="0.5", linestyle="--", linewidth=1)
+        axes.set(xscale="log", xlabel=x_label, title=name)
+        plain_ticks(axes.xaxis)
+    drawn[0].set_ylabel(y_label)
+    legend(figure, drawn, len(labels))
+
+
+def _lambdas(figure: Any, panels: Mapping[str, Curves]) -> None:
+    drawn = figure.subplots(1, len(panels))
+    labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
+    look = dict(zip(labels, looks(len(labels))))
+    for axes, (y_label, curves) in zip(drawn, panels.items()):
+        for label, points in curves.items():
+            _curve(axes, label, points, look[label])
+        axes.set(xlabel="λ", ylabel=y_label)
+        axes.set_xscale("symlog", linthresh=0.5, base=2)
+        lams = numbers()["lambda"]["lams"]
+        axes.set_xticks(lams, [f"{lam:g}" for lam in lams])
+        axes.minorticks_off()
+    legend(figure, drawn, len(labels))
+
+
+def _curve(axes: Any, label: str, points: Sequence[Point], look: dict[str, Any]) -> None:
+    errors = [point.error or 0.0 for point in points]
+    bars = errors if any(errors) else None
+    axes.errorbar([p.x for p in points], [p.y for p in points], yerr=bars, capsize=2, label=plain(label), **look)
