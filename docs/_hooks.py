@@ -1,4 +1,4 @@
-"""mkdocs: the page of results shows what stands in results/ (tables, figures, benchmark records) and no other numbers."""
+"""mkdocs: the page of results shows what stands in results/ (tables, figures, benchmarks) and no other numbers."""
 
 from __future__ import annotations
 
