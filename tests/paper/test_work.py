@@ -15,6 +15,7 @@ from _small import write_queue
 from rankprune.cli import main
 from rankprune.cli.paper import duration
 from rankprune.paper.launch import commands
+from rankprune.paper.measure import MEASUREMENTS
 from rankprune.paper.work import Places, Worker, claimed
 from rankprune.training import Interrupted, Watcher
 
@@ -118,6 +119,17 @@ stages:
     assert said[0].startswith("fashion-gmp-90, seed 0 is passed over: no mask update fits")
 
 
+def test_what_is_timed_is_done_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = write_queue(tmp_path / "results").joinpath("queue.yaml").read_text()
+    (tmp_path / "results" / "queue.yaml").write_text(text + "  - {name: last, measure: overhead}\n")
+    monkeypatch.setitem(MEASUREMENTS, "overhead", lambda: {"seconds": 1.0})
+    places = Places(tmp_path / "results", tmp_path / "runs")
+    assert worker(places, share="measurements").run() == 1
+    assert [record["name"] for record in places.records()] == ["overhead"]
+    assert worker(places, share="runs").run() == 5
+    assert worker(places).run() == 0
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     results = write_queue(tmp_path / "results")
     options = ["--results", str(results), "--out", str(tmp_path / "runs")]
@@ -157,5 +169,6 @@ def test_two_at_a_time_stop_and_go_on(tmp_path: Path) -> None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 143
-    subprocess.run(words, env=environment, check=True)
+    done = subprocess.run(words, env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout == "5 records added.\n"
     assert len(list((results / "records").glob("*.json"))) == 5

@@ -13,7 +13,7 @@ from rankprune.paper import index, launch
 from rankprune.paper.evidence import percent
 from rankprune.paper.queue import accuracy
 from rankprune.paper.records import Record
-from rankprune.paper.work import Places, Worker, in_parallel
+from rankprune.paper.work import Places, Share, Worker, in_parallel
 
 from .bars import Bars
 from .output import emit, say
@@ -60,30 +60,34 @@ def _run(args: argparse.Namespace, places: Places) -> int:
         return emit(args.json, {"added": added}, f"{added} records added.")
     if places.embedded and not args.worker:
         say("rankprune: CIFAR-10 is not there (--data DIR): the embedded slice of Fashion-MNIST takes its place.")
-    begun = time.monotonic()
+    ends = None if seconds is None else time.monotonic() + seconds
+
+    def work(share: Share) -> None:
+        left = None if ends is None else ends - time.monotonic()
+        Worker(
+            places, left, args.again, share, Bars(), lambda text: say(f"rankprune: {text}"),
+            lambda record: _finished(record, places, "cpu"),
+        ).run()  # fmt: skip
+
+    if args.worker:
+        work("runs")
+        return 0
+    before = len(list(places.records()))
     if args.jobs > 1:
-        code = in_parallel(_again(args), args.jobs)
+        work("measurements")  # while nothing else runs
+        code = in_parallel(_again(args, ends), args.jobs)
         if code:
             return code
-    left = None if seconds is None else seconds - (time.monotonic() - begun)  # for what must be timed alone
-    worker = Worker(
-        places,
-        left,
-        args.again,
-        measuring=not args.worker,
-        watcher=Bars(),
-        say=lambda text: say(f"rankprune: {text}"),
-        finished=lambda record: _finished(record, places, "cpu"),
-    )
-    added = worker.run()
+    work("all")
+    added = len(list(places.records())) - before
     return emit(args.json, {"added": added}, f"{added} records added.")
 
 
-def _again(args: argparse.Namespace) -> list[str]:
+def _again(args: argparse.Namespace, ends: float | None) -> list[str]:
     """The command of one of several workers."""
     words = ["paper", "run", "--worker", "--results", args.results, "--out", args.out]
     words += ["--data", args.data] if args.data else []
-    words += ["--for", args.duration] if args.duration else []
+    words += [] if ends is None else ["--for", f"{max(ends - time.monotonic(), 0):.0f}s"]
     return words + ["--again"] * args.again
 
 

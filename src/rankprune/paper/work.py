@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rankprune.data.cifar10 import LAYOUTS
 from rankprune.recipes.load import to_dict
@@ -29,6 +29,7 @@ from .records import Record, Records, code_version
 from .runs import Run
 
 Say = Callable[[str], None]
+Share = Literal["all", "runs", "measurements"]
 _CODE = "code.txt"  # in a run's folder: which code began it
 
 
@@ -58,7 +59,7 @@ class Worker:
     places: Places
     seconds: float | None = None  # how long; None: to the end
     again: bool = False  # also what only older code has a record of
-    measuring: bool = True
+    share: Share = "all"  # beside others a worker cannot measure
     watcher: Watcher = field(default_factory=Watcher)
     say: Say = print
     finished: Callable[[Record], None] = lambda record: None
@@ -106,7 +107,9 @@ class Worker:
 
     def _open(self, item: Item) -> bool:
         """Whether this worker can do it at all."""
-        return self.measuring if isinstance(item, Measurement) else item.known()
+        if isinstance(item, Measurement):
+            return self.share != "runs"
+        return self.share != "measurements" and item.known()
 
     def _do(self, item: Item, deadline: Deadline) -> Record:
         if isinstance(item, Measurement):
