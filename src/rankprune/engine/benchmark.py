@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .compiled import compile
+from .compiled import Compiled, compile
 from .engine import default_threads
 from .peers import PEERS, Absent, Run, joined, timed
 
@@ -117,7 +117,7 @@ def _measure(
     folder: Path,
 ) -> Benchmark:  # fmt: skip
     fast = compile(model, example, threads)
-    engines: dict[str, Run] = {"rankprune": lambda x: timed(lambda: joined(fast(torch.from_numpy(x))))}
+    engines = {"rankprune": ours(fast)}
     absent = {}
     for name in against:
         try:
@@ -128,21 +128,34 @@ def _measure(
     return Benchmark(rows, absent, threads, example.shape[0], rounds, str(fast.report))
 
 
+def ours(fast: Compiled) -> Run:
+    """A compiled model as the others are called."""
+    return lambda x: timed(lambda: joined(fast(torch.from_numpy(x))))
+
+
 def in_turns(model: nn.Module, engines: Mapping[str, Run], shape: Sequence[int], rounds: int = 15) -> tuple[Row, ...]:
     """Time engines on one random input of this shape, one run each a round; errors are against the model in torch."""
     # Zeros would be too easy for some.
     x = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0)).numpy()
     with torch.inference_mode():
         want = joined(model(torch.from_numpy(x)))
+    seconds, outputs = turns(engines, x, rounds)
+    error = {name: float(np.abs(got - want).max() / np.abs(want).max()) for name, got in outputs.items()}
+    medians = {name: statistics.median(s) for name, s in seconds.items()}
+    return tuple(Row(name, min(s), medians[name], shape[0] / medians[name], error[name]) for name, s in seconds.items())
+
+
+def turns(
+    engines: Mapping[str, Run], x: np.ndarray, rounds: int
+) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
+    """Seconds of each engine, one run a round, so that a slow spell of the machine falls on all; and what it gave."""
     seconds: dict[str, list[float]] = {name: [] for name in engines}
-    error: dict[str, float] = {}
+    outputs: dict[str, np.ndarray] = {}
     for turn in range(2 + rounds):
         for name, run in engines.items():
             # A first run wakes the threads that slept during the others' turns; the second counts.
             run(x)
-            spent, got = run(x)
-            error[name] = float(np.abs(got - want).max() / np.abs(want).max())
+            spent, outputs[name] = run(x)
             if turn >= 2:
                 seconds[name].append(spent)
-    medians = {name: statistics.median(s) for name, s in seconds.items()}
-    return tuple(Row(name, min(s), medians[name], shape[0] / medians[name], error[name]) for name, s in seconds.items())
+    return seconds, outputs

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from rankprune import flops, rank
-from rankprune.engine.benchmark import benchmark
+from rankprune.engine.benchmark import ours, pinned, torch_threads, turns
+from rankprune.engine.compiled import compile
+from rankprune.engine.engine import default_threads
+from rankprune.engine.peers import PEERS, Absent
 from rankprune.models import create_model
 from rankprune.oneshot import prune
 
@@ -24,14 +30,19 @@ UPDATES = 1127
 _EVERY, _ROUNDS = 20, 15  # ΔT of the CPU recipes; repetitions of a timing
 
 
-def runtime() -> dict[str, Any]:
-    """One image at 224 pixels: the engine beside torch and ONNX Runtime, at the paper's sparsities."""
-    rows = []
-    for sparsity in SPARSITIES:
-        model = masked_resnet50(sparsity)
-        found = benchmark(model, torch.zeros(1, 3, 224, 224), ("torch", "onnxruntime")).to_dict()
-        rows.append({"sparsity": sparsity, **found})
-    return {"model": "torchvision:resnet50, random weights and ERK masks", "rows": rows}
+def runtime(size: int = 224, rounds: int = _ROUNDS) -> dict[str, Any]:
+    """One image, in turns: the engine at the paper's sparsities, torch and ONNX Runtime with the dense net."""
+    threads, example = default_threads(), torch.zeros(1, 3, size, size)
+    with torch_threads(threads), pinned(threads), tempfile.TemporaryDirectory() as folder:
+        engines = {f"{100 * s:g}": ours(compile(masked_resnet50(s), example, threads)) for s in SPARSITIES}
+        for peer in ("torch", "onnxruntime"):
+            with contextlib.suppress(Absent):
+                engines[peer] = PEERS[peer](masked_resnet50(0.0), example, threads, Path(folder), None)
+        x = torch.randn(example.shape, generator=torch.Generator().manual_seed(0)).numpy()
+        seconds, _ = turns(engines, x, rounds)
+    times = {name: {"minimum": min(found), "median": statistics.median(found)} for name, found in seconds.items()}
+    model = "torchvision:resnet50, random weights and ERK masks"
+    return {"model": model, "size": size, "threads": threads, "rounds": rounds, "times": times}
 
 
 def masked_resnet50(sparsity: float) -> nn.Module:

@@ -97,21 +97,24 @@ def runtime(evidence: Evidence, scale: Scale) -> Table:
     head = ("sparsity", "paper: top-1", "paper: ms", "x dense", "ours: ms", "x dense", "x torch", "x onnxruntime")
     table = Table("runtime", data["title"], head, planned=1)
     record = evidence.records.newest(measurement_key("runtime"))
-    ours = {round(100 * row["sparsity"], 6): row for row in record["result"]["rows"]} if record else {}
-    times = {s: {r["name"]: r["median"] for r in row["rows"]} for s, row in ours.items()}
+    times = record["result"]["times"] if record else {}
+
+    def faster(peer: str, mine: dict[str, float]) -> str:
+        found = times.get(peer)
+        return " / ".join(f"{found[by] / mine[by]:.2f}" for by in ("minimum", "median")) if found else "absent"
+
     for sparsity, (milliseconds, top1) in data["paper"].items():
         paper = (f"{top1:.2f}", f"{milliseconds:.2f}", f"{data['paper'][0][0] / milliseconds:.2f}")
-        mine = times.get(float(sparsity))
-        cells = ("not run", "", "", "")
-        if mine is not None:
-            speed = mine["rankprune"]
-            peers = (f"{mine[peer] / speed:.2f}" if peer in mine else "absent" for peer in ("torch", "onnxruntime"))
-            cells = (f"{1e3 * speed:.2f}", f"{times[0.0]['rankprune'] / speed:.2f}", *peers)  # type: ignore[assignment]
+        cells: tuple[str, ...] = ("not run", "", "", "")
+        if (mine := times.get(f"{sparsity:g}")) is not None:
+            spent = " / ".join(f"{1e3 * mine[by]:.1f}" for by in ("minimum", "median"))
+            cells = (spent, *(faster(peer, mine) for peer in ("0", "torch", "onnxruntime")))
         table.rows.append(("dense" if not sparsity else f"{sparsity:g}", *paper, *cells))
     if record:
-        here, first = record["environment"], record["result"]["rows"][0]
-        threads = f"{here['cpu']}, {first['threads']} threads, batch 1, median of {first['rounds']} rounds in turns"
-        table.notes.append(f"ours: {record['result']['model']}; {threads}; x: how many times faster the engine is.")
+        found = record["result"]
+        how = f"{found['threads']} threads, one image of {found['size']} pixels, {found['rounds']} rounds, all in turns"
+        table.notes.append(f"ours: {found['model']}; {record['environment']['cpu']}, {how}; minimum / median.")
+        table.notes.append("x: how many times faster the engine is than with the dense net, and than others with it.")
         table.done = 1
     table.notes.append("paper: DeepSparse on another CPU; compare the ratios to dense, not the milliseconds.")
     return table
