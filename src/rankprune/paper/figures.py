@@ -45,11 +45,11 @@ def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
         panels = _by_net(evidence, key, scale, where, erk=name == "flops")
         if panels:
             dense = _dense(evidence, list(panels)) if key == "accuracy_last" else {}
-            draw = partial(_panels, panels=panels, dense=dense, x_label=x_label, y_label=label)
-            yield name, draw
+            dress = partial(_dress_net, dense=dense, x_label=x_label, y_label=label)
+            yield name, partial(_panels, panels=panels, dress=dress)
     against = {label: _against_lambda(evidence, key, scale) for key, scale, label in (accuracy, rank)}
     if any(curves for curves in against.values()):
-        yield "lambda", partial(_lambdas, panels=against)
+        yield "lambda", partial(_panels, panels=against, dress=_dress_lambda)
 
 
 def _point(evidence: Evidence, runs: list[Run], x: float | None, key: str, scale: float) -> Point | None:
@@ -100,34 +100,32 @@ def _against_lambda(evidence: Evidence, key: str, scale: float) -> Curves:
     return {label: points for label, points in found.items() if any(point.x for point in points)}
 
 
-def _panels(figure: Any, panels: Mapping[str, Curves], dense: Mapping[str, float], x_label: str, y_label: str) -> None:
+def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str], None]) -> None:
+    """A chart for each name, curves of one label alike in all."""
     drawn = figure.subplots(1, len(panels), squeeze=False)[0]
-    labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
+    found = dict.fromkeys(label for curves in panels.values() for label in curves)
+    labels = sorted(found, key=lambda label: label != "RPG")  # the paper's own has the same look in all
     look = dict(zip(labels, looks(len(labels))))
     for axes, (name, curves) in zip(drawn, panels.items()):
         for label, points in curves.items():
             _curve(axes, label, points, look[label])
-        if name in dense:
-            axes.axhline(dense[name], color="0.5", linestyle="--", linewidth=1)
-        axes.set(xscale="log", xlabel=x_label, title=name)
-        plain_ticks(axes.xaxis)
-    drawn[0].set_ylabel(y_label)
+        dress(axes, name)
     legend(figure, drawn, len(labels))
 
 
-def _lambdas(figure: Any, panels: Mapping[str, Curves]) -> None:
-    drawn = figure.subplots(1, len(panels))
-    labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
-    look = dict(zip(labels, looks(len(labels))))
-    for axes, (y_label, curves) in zip(drawn, panels.items()):
-        for label, points in curves.items():
-            _curve(axes, label, points, look[label])
-        axes.set(xlabel="λ", ylabel=y_label)
-        axes.set_xscale("symlog", linthresh=0.5, base=2)
-        lams = numbers()["lambda"]["lams"]
-        axes.set_xticks(lams, [f"{lam:g}" for lam in lams])
-        axes.minorticks_off()
-    legend(figure, drawn, len(labels))
+def _dress_net(axes: Any, name: str, dense: Mapping[str, float], x_label: str, y_label: str) -> None:
+    if name in dense:
+        axes.axhline(dense[name], color="0.5", linestyle="--", linewidth=1)
+    axes.set(xscale="log", xlabel=x_label, ylabel=y_label, title=name)
+    plain_ticks(axes.xaxis)
+
+
+def _dress_lambda(axes: Any, name: str) -> None:
+    axes.set(xlabel="λ", ylabel=name)
+    axes.set_xscale("symlog", linthresh=0.5, base=2)
+    lams = numbers()["lambda"]["lams"]
+    axes.set_xticks(lams, [f"{lam:g}" for lam in lams])
+    axes.minorticks_off()
 
 
 def _curve(axes: Any, label: str, points: Sequence[Point], look: dict[str, Any]) -> None:
