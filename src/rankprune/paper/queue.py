@@ -61,10 +61,12 @@ Item = Run | Measurement
 @dataclass
 class Queue:
     items: list[tuple[str, Item]] = field(default_factory=list)  # stage and what to do, each thing once
+    stages: dict[str, list[Item]] = field(default_factory=dict)  # all that each asks for, also what another did before
     waiting: list[str] = field(default_factory=list)  # stages that wait for others, in a sentence each
 
     def runs(self, stage: str | None = None) -> list[Run]:
-        return [item for name, item in self.items if isinstance(item, Run) and stage in (None, name)]
+        found = [item for _, item in self.items] if stage is None else self.stages.get(stage, [])
+        return [item for item in found if isinstance(item, Run)]
 
     def measurements(self) -> list[Measurement]:
         return [item for _, item in self.items if isinstance(item, Measurement)]
@@ -78,12 +80,13 @@ def read_queue(path: Path, records: Records) -> Queue:
         file = QueueFile.model_validate(read(path))
     except ValidationError as error:
         raise RecipeError(f"{path}: {explain(error, QueueFile)}") from None
-    queue, seen = Queue(), set()
+    queue = Queue()
+    seen: set[Item] = set()
     for stage in file.stages:
-        for item in _items(stage, file.budget, queue, records):
-            if item not in seen:
-                seen.add(item)
-                queue.items.append((stage.name, item))
+        asked = list(dict.fromkeys(_items(stage, file.budget, queue, records)))  # the dense run is of no sparsity
+        queue.stages[stage.name] = asked
+        queue.items += [(stage.name, item) for item in asked if item not in seen]
+        seen.update(asked)
     return queue
 
 
