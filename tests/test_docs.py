@@ -124,6 +124,28 @@ def test_accuracies_of_the_readme_stand_in_the_record() -> None:
     assert [match and match[1] for match in found] == list(numbers)
 
 
+ACCURACIES = "| small VGG, 4 epochs, one seed | 99 % | 99.5 % | 99.9 % |\n|---|---|---|---|\n"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/choose.md"])
+def test_accuracies_by_sparsity_stand_in_the_records(page: str) -> None:
+    pytest.importorskip("pydantic", reason="needs rankprune[train]")
+    from rankprune.paper.queue import read_queue
+    from rankprune.paper.records import Records
+    from rankprune.paper.table import Evidence
+
+    table = (ROOT / page).read_text("utf-8").split(ACCURACIES)[1].split("\n\n")[0]
+    records = Records(ROOT / "results" / "records")
+    evidence = Evidence(read_queue(ROOT / "results" / "queue.yaml", records), records)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert len(rows) >= 9
+    for name, *cells in rows:
+        method = re.sub(r"\[(\w+)\]\(.*?\)", r"\1", name).strip("`")
+        for sparsity, cell in zip((99, 99.5, 99.9), cells, strict=True):
+            runs = evidence.find("cifar10-cpu-vgg", method, sparsity)
+            assert cell == evidence.accuracy([run for run in runs if run.seed == 0]), (method, sparsity)
+
+
 def speeds(suite: str, model: str, percent: str, engine: str) -> tuple[str, ...]:
     """By minima and by medians, from the record of a suite of benchmarks/engine.py."""
     record = (ROOT / "results" / "benchmarks" / f"engine-{suite}.txt").read_text("utf-8")
