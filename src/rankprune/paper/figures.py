@@ -37,12 +37,13 @@ def write(results: Path) -> list[Path]:
 def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
     accuracy = ("accuracy_last", 100.0, "test accuracy (%)")
     rank = ("delta_rank_ratio", 1.0, "δ-rank / full rank, δ = 0.1")
-    for name, (key, scale, label), where, x_label in (
-        ("cifar10", accuracy, _kept, "weights kept (%)"),
-        ("rank", rank, _kept, "weights kept (%)"),
-        ("flops", accuracy, _macs, "MACs (% of dense)"),
+    drawn = plain_runs(evidence, extras=("rank_floor",)), plain_runs(evidence), plain_runs(evidence, (ERK,))
+    for name, runs, (key, scale, label), where, x_label in (
+        ("cifar10", drawn[0], accuracy, _kept, "weights kept (%)"),
+        ("rank", drawn[1], rank, _kept, "weights kept (%)"),
+        ("flops", drawn[2], accuracy, _macs, "MACs (% of dense)"),
     ):
-        panels = _by_net(evidence, key, scale, where, erk=name == "flops")
+        panels = _by_net(evidence, runs, key, scale, where)
         if panels:
             dense = _dense(evidence, list(panels)) if key == "accuracy_last" else {}
             dress = partial(_dress_net, dense=dense, x_label=x_label, y_label=label)
@@ -67,18 +68,23 @@ def _macs(evidence: Evidence, runs: list[Run]) -> float | None:
 
 
 def _by_net(
-    evidence: Evidence, key: str, scale: float, where: Callable[[Evidence, list[Run]], float | None], erk: bool
-) -> dict[str, Curves]:
+    evidence: Evidence, planned: Sequence[Run], key: str, scale: float,
+    where: Callable[[Evidence, list[Run]], float | None],
+) -> dict[str, Curves]:  # fmt: skip
     """For each small net: a curve a method over the sparsities it was run at."""
     found: dict[str, dict[str, list[Point]]] = {}
-    for run in plain_runs(evidence, (ERK,) if erk else ()):
+    for run in planned:
         if run.percent is None:
             continue
         runs = evidence.find(run.task, run.method, run.percent, run.settings)
         if (point := _point(evidence, runs, where(evidence, runs), key, scale)) is not None:
-            label = NAMES.get(run.method, run.method) + (", ERK" if run.settings else "")
-            found.setdefault(net(run), {}).setdefault(label, []).append(point)
+            found.setdefault(net(run), {}).setdefault(_name(run), []).append(point)
     return {name: {label: sorted(points) for label, points in curves.items()} for name, curves in found.items()}
+
+
+def _name(run: Run) -> str:
+    method, plus, extras = run.method.partition("+")
+    return NAMES.get(method, method) + plus + extras + (", ERK" if run.settings else "")
 
 
 def _dense(evidence: Evidence, nets: Sequence[str]) -> dict[str, float]:
@@ -107,8 +113,9 @@ def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str
     labels = sorted(found, key=lambda label: label != "RPG")  # the paper's own has the same look in all
     look = dict(zip(labels, looks(len(labels))))
     for axes, (name, curves) in zip(drawn, panels.items()):
-        for label, points in curves.items():
-            _curve(axes, label, points, look[label])
+        for label in labels:
+            if label in curves:
+                _curve(axes, label, curves[label], look[label])
         dress(axes, name)
     legend(figure, drawn, len(labels))
 
