@@ -14,7 +14,7 @@ from .evidence import standard_error
 from .queue import read_queue
 from .records import Records
 from .runs import Run
-from .table import NAMES, Evidence, numbers
+from .table import Evidence, named, numbers
 from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
 
 
@@ -63,8 +63,8 @@ def _kept(evidence: Evidence, runs: list[Run]) -> float | None:
 
 
 def _macs(evidence: Evidence, runs: list[Run]) -> float | None:
-    sparse, dense = evidence.values(runs, "macs_sparse"), evidence.values(runs, "macs_dense")
-    return 100 * sum(sparse) / sum(dense) if dense else None
+    share = evidence.macs(runs)
+    return None if share is None else 100 * share
 
 
 def _by_net(
@@ -78,13 +78,8 @@ def _by_net(
             continue
         runs = evidence.find(run.task, run.method, run.percent, run.settings)
         if (point := _point(evidence, runs, where(evidence, runs), key, scale)) is not None:
-            found.setdefault(net(run), {}).setdefault(_name(run), []).append(point)
+            found.setdefault(net(run), {}).setdefault(named(run), []).append(point)
     return {name: {label: sorted(points) for label, points in curves.items()} for name, curves in found.items()}
-
-
-def _name(run: Run) -> str:
-    method, plus, extras = run.method.partition("+")
-    return NAMES.get(method, method) + plus + extras + (", ERK" if run.settings else "")
 
 
 def _dense(evidence: Evidence, nets: Sequence[str]) -> dict[str, float]:

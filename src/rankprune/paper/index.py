@@ -69,8 +69,7 @@ def full_queue() -> Queue:
     runs.append(Run(coco["task"], "dense"))
     runs += [Run(coco["task"], method, float(s)) for s, row in coco["paper"].items() for method in row]
     figure = data["lambda"]
-    kinds = ((), (("method.rank_reduction", "sum"),), (("method.rank_signal", "noise"),))
-    for kind in kinds:
+    for _, kind in tables_ours.KINDS:
         lams = figure["lams"][1:] if kind else figure["lams"]
         runs += [Run(figure["full"], "rpg", figure["sparsity"], (("method.lam", lam), *kind)) for lam in lams]
     return Queue([("full", run) for run in dict.fromkeys(runs)])

@@ -106,6 +106,11 @@ class Evidence:
         values = self.values(runs, key)
         return number(values, digits) if values else ""
 
+    def macs(self, runs: Sequence[Run]) -> float | None:
+        """Of one image, as a share of the dense net's; None where there is no record."""
+        sparse, dense = self.values(runs, "macs_sparse"), self.values(runs, "macs_dense")
+        return sum(sparse) / sum(dense) if dense else None
+
     def finish(self, table: Table) -> Table:
         """Notes on where the numbers come from, and how much of the table there is."""
         table.planned = len(self.asked)
@@ -135,6 +140,12 @@ def _setting(record: Record) -> str:
 def numbers() -> dict[str, dict]:
     """The paper's own, by table."""
     return read(NUMBERS)
+
+
+def named(run: Run) -> str:
+    """A method as tables and figures call it, with its extras."""
+    method, plus, extras = run.method.partition("+")
+    return NAMES.get(method, method) + plus + extras + (", ERK" if run.settings else "")
 
 
 def plain(value: float | None) -> str:

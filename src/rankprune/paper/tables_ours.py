@@ -6,7 +6,7 @@ from typing import Any
 
 from .evidence import LEAST, beats, best
 from .runs import Run
-from .table import HONEST, NAMES, Evidence, Table, numbers
+from .table import HONEST, Evidence, Table, named, numbers
 from .tables_paper import Scale
 
 _RANK = (
@@ -52,8 +52,7 @@ def ranks(evidence: Evidence, scale: Scale) -> Table:
     for run in plain_runs(evidence):
         runs = evidence.find(run.task, run.method, run.percent)
         accuracy, rank, exact, dead = _described(evidence, runs)
-        label = NAMES.get(run.method, run.method)
-        table.rows.append((net(run), label, f"{run.percent or 0:g}", rank or "not run", exact, dead, accuracy))
+        table.rows.append((net(run), named(run), f"{run.percent or 0:g}", rank or "not run", exact, dead, accuracy))
     table.notes = [*data["notes"], _RANK, HONEST]
     return evidence.finish(table)
 
@@ -64,10 +63,9 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
     table = Table("flops", data["title"], ("net", "method", "sparsity", "MACs", "accuracy"))
     for run in sorted(plain_runs(evidence, (ERK,)), key=lambda r: (r.task, r.percent or 0, r.method)):
         runs = evidence.find(run.task, run.method, run.percent, run.settings)
-        sparse, dense = evidence.values(runs, "macs_sparse"), evidence.values(runs, "macs_dense")
-        share = f"{sum(sparse) / sum(dense):.4f}" if dense else "not run"
-        label = NAMES.get(run.method, run.method) + (", ERK" if run.settings else "")
-        table.rows.append((net(run), label, f"{run.percent or 0:g}", share, evidence.accuracy(runs)))
+        share = evidence.macs(runs)
+        text = "not run" if share is None else f"{share:.4f}"
+        table.rows.append((net(run), named(run), f"{run.percent or 0:g}", text, evidence.accuracy(runs)))
     table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", HONEST]
     return evidence.finish(table)
 

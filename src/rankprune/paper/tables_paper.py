@@ -87,8 +87,8 @@ def _average_precision(evidence: Evidence, runs: list[Any], scale: Scale) -> tup
 
 
 def _macs(evidence: Evidence, runs: list[Any]) -> str:
-    sparse, dense = evidence.values(runs, "macs_sparse"), evidence.values(runs, "macs_dense")
-    return f"{sum(sparse) / sum(dense):.3f}" if dense else ""
+    share = evidence.macs(runs)
+    return "" if share is None else f"{share:.3f}"
 
 
 def runtime(evidence: Evidence, scale: Scale) -> Table:
