@@ -140,11 +140,23 @@ def test_without_the_floor_rows_die() -> None:
     assert sum(row.dead_rows for row in rp.rank.profile(model).rows) > 0
 
 
+def test_a_floor_too_dear_caps_the_wide_layers_and_leaves_the_narrow_whole() -> None:
+    """Of rows 8, 16 and 10, with 27 weights for the floor: 8, 9 and 9, not a part in proportion."""
+    model = cnn()
+    prunable = sum(p.numel() for p in model.parameters() if p.dim() > 1)
+    sp = attach(model, sgd(model), "magnitude", sparsity=1 - 54 / prunable, extras=[rp.extras.RankFloor(most=0.5)])
+    assert sp.budget == 54
+    assert [site.state["floor"].numel() for site in sp.sites] == [8, 9, 9]
+
+
 def test_the_floor_is_scaled_down_to_its_part_of_the_budget() -> None:
     model = cnn()
     sp = attach(model, sgd(model), "magnitude", sparsity=0.97, extras=[rp.extras.RankFloor(most=0.25)])
     held = sum(site.state["floor"].numel() for site in sp.sites)
     assert 0 < held <= 0.25 * sp.budget
+    counts = {site.state["floor"].numel() for site in sp.sites}
+    assert len(counts) == 1  # the same cap for all
+    assert held + len(sp.sites) > 0.25 * sp.budget  # and no higher one fits
     half = cnn()
     sp = attach(half, sgd(half), "magnitude", sparsity=0.9, extras=[rp.extras.RankFloor(share=0.5, most=1.0)])
     assert [site.state["floor"].numel() for site in sp.sites] == [4, 8, 5]

@@ -39,6 +39,8 @@ def macs(model: nn.Module, size: int) -> int:
         ("cifar-resnet44-a", 655_408, 44, 658_586),
         ("cifar-resnet56-a", 848_944, 56, 853_018),
         ("vgg-small", 1_173_856, 9, 1_175_786),
+        ("vgg-small-half", 294_320, 9, 295_290),
+        ("vgg-small-double", 4_688_576, 9, 4_692_426),
     ],
 )
 def test_counts(name: str, weights: int, tensors: int, total: int) -> None:

@@ -23,7 +23,7 @@ stages:
   - {name: table, task: cifar10-cpu-vgg, methods: [dense, gmp, rpg], sparsities: [99, 99.5], seeds: [0, 1]}
   - {name: small, task: cifar10-cpu-resnet20, methods: [gmp], sparsities: [90]}
   - {name: erk, task: cifar10-cpu-resnet20, methods: [powerprop], sparsities: [90], vary: [{method.distribution: [erk]}]}
-  - {name: lambda, task: cifar10-cpu-vgg, methods: [rpg], sparsities: [99.5], vary: [{method.lam: [0, 4]}]}
+  - {name: lambda, task: cifar10-cpu-vgg, methods: [rpg], sparsities: [99.5], vary: [{method.lam: [0, 4], clip_norm: [null]}]}
 """
 
 

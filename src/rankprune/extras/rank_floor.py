@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -20,8 +21,9 @@ class RankFloor(Extra):
     The rank of a layer is at most the largest matching of its mask, and a dead row can be revived neither by magnitude
     nor by the rank gradient, which is exactly 0 there. `cover` says what is held: "row" the largest weight of every
     output row, "row+column" that of every input channel as well, "matching" one weight a row or column, no two in the
-    same (full structural rank). `share` holds the largest part of it; all is scaled down to `most` of the final budget;
-    a new choice is made at every `every`-th step.
+    same (full structural rank). `share` holds the largest part of it. Where it needs more than `most` of the final
+    budget, all layers get the same cap: a net is as wide as its narrowest layer, and a class without a weight is lost.
+    A new choice is made at every `every`-th step.
     """
 
     name: ClassVar[str] = "rank_floor"
@@ -52,14 +54,11 @@ class RankFloor(Extra):
             gone = cover & ~_rows_first(site.whole(site.mask), site)
             if isinstance(group.method, Score) and "floor" in site.state and bool(gone.any()):
                 covers[site] = _rows_first(_as_mask(site), site)
-        costs = sum(int(cover.sum()) * site.cost for site, cover in covers.items())
-        scale = min(self.share, self.most * group.final / max(costs, 1))
+        counts = {site: int(self.share * int(cover.sum()) + 1e-9) for site, cover in covers.items()}
+        cap = _cap([(count, site.cost) for site, count in counts.items()], self.most * group.final)
         for site, cover in covers.items():
-            values = _rows_first(ranked[site], site)
-            count = int(scale * int(cover.sum()) + 1e-9)
-            held = keep_largest(values.masked_fill(~cover, -torch.inf), count)
-            held = held.transpose(0, 1) if site.transposed else held
-            site.state["floor"] = held.reshape(-1).nonzero().view(-1)
+            at = _rows_first(cover, site).reshape(-1).nonzero().view(-1)
+            site.state["floor"] = at[keep_largest(ranked[site].reshape(-1)[at], min(counts[site], cap))]
 
 
 def candidates(site: Site) -> Tensor:
@@ -71,6 +70,12 @@ def candidates(site: Site) -> Tensor:
     active = values[site.mask & (values > 0)]
     least = active.min() if active.numel() else values.new_ones(())
     return torch.where(site.mask, values, grads / grads.max().clamp_min(1e-30) * least * 0.5)
+
+
+def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:
+    """The largest that as a cap on every layer keeps the cost within the limit; wanted: counts and unit costs."""
+    most = max((count for count, _ in wanted), default=0)
+    return bisect_right(range(most + 1), limit, key=lambda cap: sum(min(n, cap) * cost for n, cost in wanted)) - 1
 
 
 def _rows_first(tensor: Tensor, site: Site) -> Tensor:

@@ -48,3 +48,15 @@ def cifar_vgg19(num_classes: int, in_channels: int) -> VGG:
 def vgg_small(num_classes: int, in_channels: int) -> VGG:
     """About 1.2 M weights and 13 M multiplications at 16x16: minutes of training on a CPU."""
     return VGG(SMALL, num_classes, in_channels)
+
+
+@register_model("vgg-small-half")
+def vgg_small_half(num_classes: int, in_channels: int) -> VGG:
+    """Half as wide, a quarter of the weights."""
+    return VGG([[c // 2 for c in stage] for stage in SMALL], num_classes, in_channels)
+
+
+@register_model("vgg-small-double")
+def vgg_small_double(num_classes: int, in_channels: int) -> VGG:
+    """Twice as wide, four times the weights."""
+    return VGG([[c * 2 for c in stage] for stage in SMALL], num_classes, in_channels)

@@ -28,6 +28,7 @@ TABLES: dict[str, Callable[[Evidence, Scale], Table]] = {
     "rank": tables_ours.ranks,
     "flops": tables_ours.flops,
     "overhead": tables_paper.overhead,
+    "clipping": tables_ours.clipping,
     "combinations": tables_ours.combinations,
     "conditions": tables_ours.conditions,
 }

@@ -20,6 +20,7 @@ KINDS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
     ("noise of its size, mean", (("method.rank_signal", "noise"),)),
 )
 ERK = (("method.distribution", "erk"),)
+UNCLIPPED = (("clip_norm", None),)
 AT = (99.0, 99.5)  # sparsities at which a combination must win to become a preset
 
 
@@ -31,13 +32,15 @@ def lambdas(evidence: Evidence, scale: Scale) -> Table:
     for label, settings in KINDS:
         for lam in data["lams"][1:]:
             table.rows.append((label, f"{lam:g}", *_described(evidence, at_lambda(evidence, scale, lam, settings))))
-    table.notes = [*data["notes"], f"ours: {data[scale]} at {data['sparsity']} %.", _RANK, HONEST]
+    about = f"ours: {data[scale]} at {data['sparsity']} %, gradients not clipped."
+    table.notes = [*data["notes"], about, _RANK, HONEST]
     return evidence.finish(table)
 
 
 def at_lambda(evidence: Evidence, scale: Scale, lam: float, settings: tuple[tuple[str, Any], ...] = ()) -> list[Run]:
     data = numbers()["lambda"]
-    return evidence.find(data[scale], "rpg", data["sparsity"], (("method.lam", lam), *settings))
+    own = UNCLIPPED if scale == "cpu" else ()  # the real recipe has no clipping that could be left out
+    return evidence.find(data[scale], "rpg", data["sparsity"], (("method.lam", lam), *settings, *own))
 
 
 def _described(evidence: Evidence, runs: list[Run]) -> tuple[str, ...]:
@@ -67,6 +70,23 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
         text = "not run" if share is None else f"{share:.4f}"
         table.rows.append((net(run), named(run), f"{run.percent or 0:g}", text, evidence.accuracy(runs)))
     table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", HONEST]
+    return evidence.finish(table)
+
+
+def clipping(evidence: Evidence, scale: Scale) -> Table:
+    """What a limit on the gradient's norm does to each method."""
+    found = [r for r in evidence.runs if r.settings == UNCLIPPED]
+    sparsities = sorted({r.percent for r in found if r.percent is not None})
+    head = ("method", *(f"{s:g} %{', no limit' * free}" for s in sparsities for free in (False, True)))
+    table = Table("clipping", "Gradients clipped to a norm of 3, and not: small VGG, accuracy by sparsity", head)
+    for method in sorted({r.method for r in found}):
+        both = [evidence.find("cifar10-cpu-vgg", method, s, own) for s in sparsities for own in ((), UNCLIPPED)]
+        table.rows.append((method, *(evidence.accuracy(runs) for runs in both)))
+    table.notes = [
+        "A filter before BatchNorm has a gradient of its norm's inverse: where few and small weights are left of it, a "
+        "step without a limit throws it far, and methods that compare magnitudes of all layers then keep little else.",
+        HONEST,
+    ]
     return evidence.finish(table)
 
 
@@ -124,7 +144,7 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
         if len(by_lam) < 2:
             continue
         runs = [evidence.find(r.task, r.method, r.percent, r.settings, r.pretrained) for r in (by_lam[0], by_lam[4])]
-        words = [f"{task} at {sparsity:g} %", *(f"{key}={value}" for key, value in settings)]
+        words = [f"{task} at {sparsity:g} %", *(_word(key, value) for key, value in settings)]
         ranks = (evidence.number(found, "delta_rank_ratio") for found in runs)
         without, with_term = (evidence.values(found, "accuracy_last") for found in runs)
         accuracies = (evidence.accuracy(found) for found in runs)
@@ -164,5 +184,11 @@ def net(run: Run) -> str:
 
 
 def _label(method: str, settings: tuple[tuple[str, Any], ...]) -> str:
-    options = ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in settings)
+    options = ", ".join(_word(key, value) for key, value in settings)
     return method + (f" ({options})" if options else "")
+
+
+def _word(key: str, value: Any) -> str:
+    if key == "model.name":
+        return str(value)
+    return "not clipped" if (key, value) in UNCLIPPED else f"{key.rpartition('.')[2]}={value}"
