@@ -137,10 +137,10 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
     for run in evidence.runs:
         settings = dict(run.settings)
         lam = settings.pop("method.lam", None)
-        if run.method == "rpg" and lam in (0, 4) and settings.get("method.rank_signal") is None:
-            group = (run.task, run.percent, tuple(sorted(settings.items())), run.pretrained)
+        if run.method.split("+")[0] == "rpg" and lam in (0, 4) and settings.get("method.rank_signal") is None:
+            group = (run.task, run.method, run.percent, tuple(sorted(settings.items())), run.pretrained)
             pairs.setdefault(group, {}).setdefault(lam, run)
-    for (task, sparsity, settings, pretrained), by_lam in pairs.items():
+    for (task, method, sparsity, settings, pretrained), by_lam in pairs.items():
         if len(by_lam) < 2:
             continue
         runs = [evidence.find(r.task, r.method, r.percent, r.settings, r.pretrained) for r in (by_lam[0], by_lam[4])]
@@ -148,7 +148,7 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
         ranks = (evidence.number(found, "delta_rank_ratio") for found in runs)
         without, with_term = (evidence.values(found, "accuracy_last") for found in runs)
         accuracies = (evidence.accuracy(found) for found in runs)
-        condition = ", ".join([*words, *["pretrained"] * pretrained])
+        condition = ", ".join([*words, *method.split("+")[1:], *["pretrained"] * pretrained])
         table.rows.append((condition, *accuracies, helps(with_term, without), *ranks))
     table.notes = [f"helps: by more than two standard errors of the difference, on {LEAST} seeds each.", _RANK, HONEST]
     return evidence.finish(table)
