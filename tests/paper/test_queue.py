@@ -107,7 +107,7 @@ def test_our_queue_is_in_the_order_of_value(ours: list[tuple[str, object]]) -> N
     stages = list(dict.fromkeys(stage for stage, _ in ours))
     # Leaders come when their stage is done.
     assert stages[:5] == ["floor-of-the-first", "table-1", "lambda", "unclipped", "floor-of-others"]
-    assert stages[5:8] == ["extras-of-the-first", "first-seeds", "table-2"]
+    assert stages[5:9] == ["with-floor", "extras-of-the-first", "first-seeds", "table-2"]
     asked = read_queue(REPO / "results" / "queue.yaml", Records(REPO / "no" / "records")).runs("table-1")
     runs = {(r.method, r.percent) for r in asked}
     methods = ("pbw", "mlprune", "probmask", "acdc", "rpg", "gmp", "rigl", "granet", "feather")
