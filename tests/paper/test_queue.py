@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from _small import add, write_queue
 
-from rankprune.paper.queue import read_queue
+from rankprune.paper.queue import Queue, read_queue
 from rankprune.paper.records import Records
 from rankprune.paper.runs import Run
 from rankprune.recipes import RecipeError
@@ -99,25 +99,24 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def ours() -> list[tuple[str, object]]:
-    return read_queue(REPO / "results" / "queue.yaml", Records(REPO / "no" / "records")).items
+def ours() -> Queue:
+    return read_queue(REPO / "results" / "queue.yaml", Records(REPO / "no" / "records"))
 
 
-def test_our_queue_is_in_the_order_of_value(ours: list[tuple[str, object]]) -> None:
-    stages = list(dict.fromkeys(stage for stage, _ in ours))
+def test_our_queue_is_in_the_order_of_value(ours: Queue) -> None:
+    stages = list(dict.fromkeys(stage for stage, _ in ours.items))
     # Leaders come when their stage is done.
     assert stages[:5] == ["floor-of-the-first", "table-1", "lambda", "unclipped", "floor-of-others"]
     assert stages[5:9] == ["with-floor", "extras-of-the-first", "first-seeds", "table-2"]
-    asked = read_queue(REPO / "results" / "queue.yaml", Records(REPO / "no" / "records")).runs("table-1")
-    runs = {(r.method, r.percent) for r in asked}
+    runs = {(r.method, r.percent) for r in ours.runs("table-1")}
     methods = ("pbw", "mlprune", "probmask", "acdc", "rpg", "gmp", "rigl", "granet", "feather")
     assert runs == {("dense", None), *((m, s) for m in methods for s in (99, 99.5, 99.9))}
-    lam = [dict(r.settings) for stage, r in ours if stage == "lambda" and isinstance(r, Run)]
+    lam = [dict(r.settings) for r in ours.runs("lambda")]
     for kind in ({}, {"method.rank_signal": "noise"}, {"method.rank_reduction": "sum"}):
         assert all({"method.lam": value, **kind, "clip_norm": None} in lam for value in (0.5, 1, 2, 4, 8))
     assert {"method.lam": 0, "clip_norm": None} in lam
 
 
-def test_every_run_of_our_queue_has_a_recipe(ours: list[tuple[str, object]]) -> None:
-    tasks = {r.task for _, r in ours if isinstance(r, Run) and not r.known()}
+def test_every_run_of_our_queue_has_a_recipe(ours: Queue) -> None:
+    tasks = {r.task for r in ours.runs() if not r.known()}
     assert tasks == set()
