@@ -125,7 +125,8 @@ class Group:
             return score(site) / site.cost if macs else score(site)
 
         wide = any(site.weight.dtype == torch.float64 for site in self.sites)
-        cut = select([self.scored(site, per_cost, site.mask) for site in self.sites], reachable, costs,
+        among = [site.mask if n < size else None for site, n, size in zip(self.sites, active, sizes)]
+        cut = select([self.scored(site, per_cost, kept) for site, kept in zip(self.sites, among)], reachable, costs,
                      [site.shards for site in self.sites], torch.float64 if wide else torch.float32)  # fmt: skip
         counts = cut.counts
         if reachable < budget:  # fewer are active than may stay: the rest is shared out over what is free

@@ -1,7 +1,9 @@
 """Exact selection of the largest scores, within one tensor or over many.
 
-A threshold is found by radix selection on the bits of the scores: two histogram passes for 32-bit floats, never a
-concatenation or a sort. Ties go by (tensor order, flat index), so counts are exact and equal on every rank.
+A sample tells between which two scores the cut lies, and what is between them is collected and counted (Floyd and
+Rivest 1975). Where the sample was wrong, and for sharded tensors or unequal costs, the cut is found by radix selection
+on the bits of the scores: two histogram passes for 32-bit floats. Never a concatenation or a sort of all. Ties go by
+(tensor order, flat index), so counts are exact and equal on every rank.
 
 A score is a tensor, or a callable that makes one. A callable is asked once a pass, so that one layer is held at a
 time, and what it returns is consumed: it must be a tensor of its own.
@@ -9,6 +11,7 @@ time, and what it returns is consumed: it must be a tensor of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -19,6 +22,8 @@ Scores = Tensor | Callable[[], Tensor]
 
 _DIGIT = 16
 _CHUNK = 1 << 17  # temporaries are made this many entries at a time
+_STRIDE = 61  # of the sample; prime, so that it runs through all places of a filter
+_SURE = 4.0  # standard deviations of the sample between the guess and the cut
 
 
 class Shards(Protocol):
@@ -36,20 +41,28 @@ class Cut(NamedTuple):
     spent: int
 
 
+class _End(NamedTuple):
+    """The key at which a budget ends; how many entries of each tensor lie above it, and at it."""
+
+    key: int
+    above: list[int]
+    equal: list[int]
+
+
 def keep_largest(score: Scores, count: int, shards: Shards | None = None) -> Tensor:
     """Mask of the `count` largest scores, ties by flat index."""
     values = _take(score)
     shape = values.shape
     keys = _order_keys_(values)
-    key, spent = _threshold([lambda: keys], [1], count, [shards], 8 * keys.element_size())
-    mask = torch.gt(keys, key)
-    ties = count - spent
+    end = _end([lambda: keys], [1], count, [shards], 8 * keys.element_size())
+    mask = torch.gt(keys, end.key)
+    ties = count - end.above[0]
     if shards:
-        ties = max(ties - shards.before(int(torch.count_nonzero(keys == key))), 0)
+        ties = max(ties - shards.before(int(torch.count_nonzero(keys == end.key))), 0)
     for start, chunk in enumerate(keys.split(_CHUNK)):
         if ties <= 0:
             break
-        equal = (chunk == key).nonzero().view(-1)[:ties]
+        equal = (chunk == end.key).nonzero().view(-1)[:ties]
         mask[start * _CHUNK + equal] = True
         ties -= equal.numel()
     return mask.view(shape)
@@ -70,27 +83,93 @@ def select(
     costs = [1] * len(scores) if costs is None else list(costs)
     shards = [None] * len(scores) if shards is None else list(shards)
     sources = [lambda s=s: _order_keys_(_take(s).to(dtype)) for s in scores]  # type: ignore[misc]
-    key, spent = _threshold(sources, costs, budget, shards, torch.finfo(dtype).bits)
+    end = _end(sources, costs, budget, shards, torch.finfo(dtype).bits)
+    spent = sum(n * cost for n, cost in zip(end.above, costs))
     counts = []
-    for source, cost, shard in zip(sources, costs, shards):
-        keys = source()
-        both = torch.stack([torch.count_nonzero(keys > key), torch.count_nonzero(keys == key)])
-        del keys  # before the next layer's are made
-        strictly, equal = (shard.sum(both) if shard else both).tolist()
+    for above, equal, cost in zip(end.above, end.equal, costs):
         ties = min(equal, (budget - spent) // cost)
         spent += ties * cost
-        counts.append(strictly + ties)
+        counts.append(above + ties)
     return Cut(counts, spent)
 
 
-def _threshold(
+def _end(
     sources: Sequence[Callable[[], Tensor]],
     costs: Sequence[int],
     budget: int,
     shards: Sequence[Shards | None],
     bits: int,
-) -> tuple[int, int]:
-    """The key at which the budget ends, and the cost of everything above it."""
+) -> _End:
+    found = _by_sample(sources, budget) if not any(shards) and all(cost == 1 for cost in costs) else None
+    return found or _by_radix(sources, costs, budget, shards, bits)
+
+
+def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | None:
+    """Where the budget ends, in two passes; None where that is not where the sample said."""
+    samples, total = [], 0
+    for source in sources:
+        keys = source()
+        samples.append(keys[::_STRIDE].clone())
+        total += keys.numel()
+        del keys  # before the next layer's are made
+    if not 0 < budget <= total:
+        return None
+    low, high = _guess(torch.cat([s.to(samples[0].device) for s in samples]), budget / total)
+    above: list[int] = []
+    between: list[Tensor] = []
+    for source in sources:
+        n_above, part = _split(source(), low, high, few_above=2 * budget < total)
+        above.append(n_above)
+        between.append(part)
+        if sum(map(len, between)) > max(total // 8, _CHUNK):  # a copy of the scores is what we never make
+            return None
+    wanted, found = budget - sum(above), sum(map(len, between))
+    if wanted > found:  # within a long tie at the lower end, or beyond it
+        above = [n + len(part) for n, part in zip(above, between)]
+        equal = [int(torch.count_nonzero(source() == low)) for source in sources]
+        return _End(low, above, equal) if wanted <= found + sum(equal) else None
+    if wanted <= 0:
+        return None
+    key = int(torch.cat([part.to(between[0].device) for part in between]).kthvalue(found - wanted + 1).values)
+    return _End(key, [n + int(torch.count_nonzero(part > key)) for n, part in zip(above, between)],
+                [int(torch.count_nonzero(part == key)) for part in between])  # fmt: skip
+
+
+def _split(keys: Tensor, low: int, high: int, few_above: bool) -> tuple[int, Tensor]:
+    """How many keys are above `high`, and those above `low` that are not."""
+    above, between = 0, []
+    for chunk in keys.split(_CHUNK):  # the scarcer side first: the rest is asked of few
+        if few_above:
+            up = chunk[chunk > low]
+            between.append(up[up <= high])
+            above += len(up) - len(between[-1])
+        else:
+            down = chunk[chunk <= high]
+            between.append(down[down > low])
+            above += len(chunk) - len(down)
+    return above, torch.cat(between)
+
+
+def _guess(sample: Tensor, share: float) -> tuple[int, int]:
+    """Two keys between which the cut lies that keeps this share."""
+    limits = torch.iinfo(sample.dtype)
+    rank, reach = share * len(sample), _SURE * (len(sample) * share * (1 - share)) ** 0.5 + _SURE
+    below, beyond = math.ceil(rank + reach), math.floor(rank - reach)  # from the largest, counted from 1
+
+    def largest(nth: int) -> int:
+        return int(sample.kthvalue(len(sample) - nth + 1).values)
+
+    return largest(below) if below <= len(sample) else limits.min, largest(beyond) if beyond > 0 else limits.max
+
+
+def _by_radix(
+    sources: Sequence[Callable[[], Tensor]],
+    costs: Sequence[int],
+    budget: int,
+    shards: Sequence[Shards | None],
+    bits: int,
+) -> _End:
+    """Where the budget ends, digit by digit, and a pass to count what is above."""
     prefix: int | None = None
     spent = 0
     for shift in range(bits - _DIGIT, -1, -_DIGIT):
@@ -104,7 +183,15 @@ def _threshold(
         spent += int(at_or_above[digit] - total[digit])
         prefix = digit - (1 << (_DIGIT - 1)) if prefix is None else (prefix << _DIGIT) + digit  # keys are signed
     assert prefix is not None
-    return prefix, spent
+    above, equal = [], []
+    for source, shard in zip(sources, shards):
+        keys = source()
+        both = torch.stack([torch.count_nonzero(keys > prefix), torch.count_nonzero(keys == prefix)])
+        del keys  # before the next layer's are made
+        n_above, n_equal = (shard.sum(both) if shard else both).tolist()
+        above.append(n_above)
+        equal.append(n_equal)
+    return _End(prefix, above, equal)
 
 
 def _histogram(keys: Tensor, shift: int, prefix: int | None) -> Tensor:

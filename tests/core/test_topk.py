@@ -59,3 +59,44 @@ def test_costs() -> None:
 def test_more_than_one_chunk(count: int) -> None:
     score = torch.rand(600_000, generator=torch.Generator().manual_seed(1)).round(decimals=3)
     assert torch.equal(keep_largest(lambda: score.clone(), count), brute([score], count)[0])
+
+
+class Alone:
+    """The shards of a tensor that lies on one rank: no sample is taken then."""
+
+    def sum(self, counts: torch.Tensor) -> torch.Tensor:
+        return counts
+
+    def before(self, count: int) -> int:
+        return 0
+
+
+def spread(kind: str, seed: int) -> list[torch.Tensor]:
+    """Scores for which a guess from a sample is good, useless, or within a long tie."""
+    draw = torch.Generator().manual_seed(seed)
+    tensors = [torch.randn(n, generator=draw) for n in (40_000, 61, 150_000, 7)]
+    if kind == "missed":  # what is large lies where the sample does not look
+        for t in tensors:
+            t[torch.arange(len(t)) % 61 == 0] = -9.0
+    elif kind == "only the sample":
+        for t in tensors:
+            t[torch.arange(len(t)) % 61 == 0] += 9.0
+    elif kind == "masked":  # as pruned weights are
+        for t in tensors:
+            t[torch.rand(len(t), generator=draw) < 0.97] = -torch.inf
+    elif kind == "ties":
+        tensors = [t.round() for t in tensors]
+    return tensors
+
+
+@pytest.mark.parametrize("kind", ["smooth", "missed", "only the sample", "masked", "ties"])
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.029, 0.03, 0.5, 0.97, 0.9999, 1.0])
+def test_a_sample_changes_nothing(kind: str, share: float) -> None:
+    tensors = spread(kind, seed=3)
+    count = round(share * sum(map(len, tensors)))
+    expected = brute(tensors, count)
+    cuts = [select(tensors, count), select(tensors, count, shards=[Alone()] * len(tensors))]
+    assert [c.counts for c in cuts] == [[int(m.sum()) for m in expected]] * 2
+    assert [c.spent for c in cuts] == [count] * 2
+    for tensor, n, mask in zip(tensors, cuts[0].counts, expected):
+        assert torch.equal(keep_largest(tensor, n), mask)

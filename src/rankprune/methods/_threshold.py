@@ -53,15 +53,24 @@ class Thresholded(Latent):
             site.state["threshold"] = self.latent_at(site, value * c).to(site.weight)
 
     def effective(self, site: Site) -> Tensor:
-        latent, threshold = site.state["latent"], site.state["threshold"]
-        size = latent.abs()
-        shrinks = size > threshold if site.reserved is None else (size > threshold) & ~site.reserved
+        latent = site.state["latent"]
+        if 4 * int(torch.count_nonzero(site.mask)) > latent.numel():
+            return torch.where(site.mask, self._shrunk(site, latent, site.reserved), 0.0)
+        kept = site.mask.reshape(-1).nonzero().view(-1)  # a root is dear: only of the few that stay
+        reserved = None if site.reserved is None else site.reserved.reshape(-1)[kept]
+        image = latent.new_zeros(latent.numel())
+        image[kept] = self._shrunk(site, latent.reshape(-1)[kept], reserved)
+        return image.view(latent.shape)
+
+    def _shrunk(self, site: Site, values: Tensor, reserved: Tensor | None) -> Tensor:
+        size, threshold = values.abs(), site.state["threshold"]
+        shrinks = size > threshold if reserved is None else (size > threshold) & ~reserved
         small = size - threshold if self.p == 1 else (size**self.p - threshold**self.p).clamp_min_(0) ** (1 / self.p)
-        return torch.where(site.mask, torch.where(shrinks, small.copysign(latent), latent), 0.0)
+        return torch.where(shrinks, small.copysign(values), values)
 
 
 def largest_cut(site: Site, score: Tensor) -> Tensor:
     """The largest score outside the mask, over all ranks that share the site; -inf where all stays."""
-    least = score.new_full((1,), -torch.inf)
-    found = torch.cat([score.masked_fill(site.mask, -torch.inf).view(-1), least]).max()
+    cut = score.masked_fill(site.mask, -torch.inf)
+    found = cut.max() if cut.numel() else cut.new_tensor(-torch.inf)  # a rank may hold no row
     return found if site.shards is None else site.shards.max(found)
