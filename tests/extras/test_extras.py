@@ -15,7 +15,7 @@ import rankprune as rp
 from _nets import batch, cnn, sgd, train
 from rankprune.extras.rank_floor import matching_cover, row_and_column_cover, row_cover
 from rankprune.extras.tail_taylor import unit_and_tail
-from rankprune.method import Latent
+from rankprune.method import DropGrow, Latent
 
 STEPS = 18
 
@@ -36,6 +36,10 @@ def test_every_extra_with_every_method(method: str, extra: str) -> None:
     latent = issubclass(rp.method_info(method).cls, Latent)
     if extra == "rank_steer" and not latent:
         with pytest.raises(ValueError, match="moves latents"):
+            attach(model, optimizer, f"{method}+{extra}")
+        return
+    if extra == "grace" and not issubclass(rp.method_info(method).cls, DropGrow):
+        with pytest.raises(ValueError, match="grows nothing"):
             attach(model, optimizer, f"{method}+{extra}")
         return
     sp = attach(model, optimizer, f"{method}+{extra}")
@@ -228,3 +232,53 @@ def test_rank_steer_moves_cut_latents_only() -> None:
         train(model, optimizer, 4, 4)
         runs[kappa] = [s.state["latent"] - b for s, b in zip(sp.sites, before)], masks
     assert not all(torch.equal(a, b) for a, b in zip(runs[0.0][0], runs[0.5][0]))
+
+
+def grown_lives(extras: list[rp.method.Extra]) -> set[int]:
+    """After how many updates the weights that five updates grow are cut; gradients ask for four new places each time.
+
+    Learning is too slow for a grown weight to catch up with the old ones.
+    """
+    model = nn.Linear(40, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    sp = rp.attach(model, optimizer, "rigl", sparsity=0.5, total_steps=1000, every=1, grow=0.2, extras=extras)
+    sp.set_masks({"weight": (torch.arange(40) < 20)[None]})
+    with torch.no_grad():
+        model.weight.copy_(torch.arange(40.0, 0.0, -1.0)[None] * sp.masks["weight"])
+    born, lives = {}, set()
+    for update in range(5):
+        asked = range(20 + 4 * update, 24 + 4 * update)
+        model.weight.grad = torch.tensor([[float(place in asked) for place in range(40)]])
+        optimizer.step()
+        kept = {place for place in range(20, 40) if sp.masks["weight"][0, place]}
+        lives |= {update - born.pop(place) for place in list(born) if place not in kept}
+        born |= dict.fromkeys(kept - born.keys(), update)
+    return lives
+
+
+def test_grace_gives_a_grown_weight_its_updates() -> None:
+    assert grown_lives([]) == {1}  # the control: cut at the very next update
+    assert grown_lives([rp.extras.Grace(updates=2, most=1.0)]) == {3}
+    assert grown_lives([rp.extras.Grace(updates=3, most=1.0)]) == {4}
+
+
+def test_grace_holds_the_largest_where_it_may_not_hold_all() -> None:
+    model = nn.Linear(10, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sp = rp.attach(model, optimizer, "rigl", sparsity=0.4, total_steps=10, every=1, extras=[rp.extras.Grace(most=0.5)])
+    (site,) = sp.sites
+    mask = torch.tensor([[True] * 6 + [False] * 4])
+    sp.set_masks({"weight": mask})
+    site.state["grace"] = torch.full_like(mask, -1, dtype=torch.int8)  # all six are new
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[6.0, 1.0, 5.0, 2.0, 4.0, 3.0, 0.0, 0.0, 0.0, 0.0]]))
+    (held,) = sp.groups[0].extras[0].reserve(sp.groups[0]).values()
+    assert held.tolist() == [[True, False, True, False, True, False, False, False, False, False]]
+    assert site.state["grace"].tolist() == [[3] * 6 + [-1] * 4]
+
+
+def test_grace_says_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="updates=0 is not"):
+        rp.extras.Grace(updates=0)
+    with pytest.raises(ValueError, match=r"most=0\.0 is not a share"):
+        rp.extras.Grace(most=0.0)

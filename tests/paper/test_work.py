@@ -122,7 +122,7 @@ stages:
 def test_what_is_timed_is_done_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = write_queue(tmp_path / "results").joinpath("queue.yaml").read_text()
     (tmp_path / "results" / "queue.yaml").write_text(text + "  - {name: last, measure: overhead}\n")
-    monkeypatch.setitem(MEASUREMENTS, "overhead", lambda: {"seconds": 1.0})
+    monkeypatch.setitem(MEASUREMENTS, "overhead", lambda data, embedded: {"seconds": 1.0})
     places = Places(tmp_path / "results", tmp_path / "runs")
     assert worker(places, share="measurements").run() == 1
     assert [record["name"] for record in places.records()] == ["overhead"]

@@ -8,15 +8,16 @@ from typing import Any
 
 from .._registry import nearest
 from ..method import Extra
+from .grace import Grace
 from .ham import HAM
 from .rank_floor import RankFloor
 from .rank_steer import RankSteer
 from .sparseopt import SparseOpt
 from .tail_taylor import TailTaylor
 
-__all__ = ["HAM", "RankFloor", "RankSteer", "SparseOpt", "TailTaylor", "create_extra", "list_extras"]
+__all__ = ["HAM", "Grace", "RankFloor", "RankSteer", "SparseOpt", "TailTaylor", "create_extra", "list_extras"]
 
-_EXTRAS: dict[str, type[Extra]] = {cls.name: cls for cls in (HAM, RankFloor, RankSteer, SparseOpt, TailTaylor)}
+_EXTRAS: dict[str, type[Extra]] = {cls.name: cls for cls in (Grace, HAM, RankFloor, RankSteer, SparseOpt, TailTaylor)}
 
 
 def list_extras(pattern: str = "*") -> list[str]:

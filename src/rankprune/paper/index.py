@@ -31,6 +31,7 @@ TABLES: dict[str, Callable[[Evidence, Scale], Table]] = {
     "clipping": tables_ours.clipping,
     "combinations": tables_ours.combinations,
     "conditions": tables_ours.conditions,
+    "growth": tables_ours.growth,
 }
 
 

@@ -22,6 +22,7 @@ from rankprune.engine.peers import PEERS, Absent
 from rankprune.models import create_model
 from rankprune.oneshot import prune
 
+from .growth import growth
 from .runs import digest
 
 SPARSITIES = (0.0, 0.8, 0.9, 0.95, 0.98)
@@ -99,7 +100,12 @@ def _kernels(model: nn.Module) -> list[torch.Tensor]:
     return [m.weight.detach() for m in model.modules() if isinstance(m, nn.Conv2d)]
 
 
-MEASUREMENTS: dict[str, Callable[[], dict[str, Any]]] = {"runtime": runtime, "overhead": overhead}
+# By the folder of the data, and whether the embedded ones take their place.
+MEASUREMENTS: dict[str, Callable[[str | None, bool], dict[str, Any]]] = {
+    "runtime": lambda data, embedded: runtime(),
+    "overhead": lambda data, embedded: overhead(),
+    "growth": growth,
+}
 
 
 def measurement_key(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .evidence import LEAST, beats, best
+from .measure import measurement_key
 from .runs import Run
 from .table import HONEST, Evidence, Table, named, numbers
 from .tables_paper import Scale
@@ -21,6 +22,7 @@ KINDS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
 )
 ERK = (("method.distribution", "erk"),)
 UNCLIPPED = (("clip_norm", None),)
+TRIED = (4, 64)  # λ against none; 4 is the largest of the authors, and 64 as strong as the task's own gradient here
 AT = (99.0, 99.5)  # sparsities at which a combination must win to become a preset
 
 
@@ -131,27 +133,48 @@ def verdict(evidence: Evidence, runs: list[Run]) -> str:
 
 def conditions(evidence: Evidence, scale: Scale) -> Table:
     """RPG with and without its rank term under other conditions."""
-    head = ("condition", "λ 0", "λ 4", "helps", "rank, λ 0", "rank, λ 4")
-    table = Table("conditions", "When does the rank term help? RPG at λ 0 and λ 4", head)
-    pairs: dict[tuple[Any, ...], dict[float, Run]] = {}
+    head = ("condition", "λ", "accuracy", "at λ 0", "helps", "rank", "at λ 0")
+    table = Table("conditions", "When does the rank term help? RPG with a λ and with none", head)
+    pairs: dict[tuple[Any, ...], dict[tuple[float, str], Run]] = {}
     for run in evidence.runs:
         settings = dict(run.settings)
-        lam = settings.pop("method.lam", None)
-        if run.method.split("+")[0] == "rpg" and lam in (0, 4) and settings.get("method.rank_signal") is None:
+        lam, signal = settings.pop("method.lam", None), settings.pop("method.rank_signal", "rank")
+        if run.method.split("+")[0] == "rpg" and lam in (0, *TRIED):
             group = (run.task, run.method, run.percent, tuple(sorted(settings.items())), run.pretrained)
-            pairs.setdefault(group, {}).setdefault(lam, run)
+            pairs.setdefault(group, {}).setdefault((lam, signal), run)
     for (task, method, sparsity, settings, pretrained), by_lam in pairs.items():
-        if len(by_lam) < 2:
-            continue
-        runs = [evidence.find(r.task, r.method, r.percent, r.settings, r.pretrained) for r in (by_lam[0], by_lam[4])]
         words = [f"{task} at {sparsity:g} %", *(_word(key, value) for key, value in settings)]
-        ranks = (evidence.number(found, "delta_rank_ratio") for found in runs)
-        without, with_term = (evidence.values(found, "accuracy_last") for found in runs)
-        accuracies = (evidence.accuracy(found) for found in runs)
         condition = ", ".join([*words, *method.split("+")[1:], *["pretrained"] * pretrained])
-        table.rows.append((condition, *accuracies, helps(with_term, without), *ranks))
-    table.notes = [f"helps: by more than two standard errors of the difference, on {LEAST} seeds each.", _RANK, HONEST]
+        without = by_lam.pop((0, "rank"), None)
+        for (lam, signal), run in by_lam.items() if without else ():
+            both = [evidence.find(r.task, r.method, r.percent, r.settings, r.pretrained) for r in (run, without)]
+            accuracies = (evidence.accuracy(runs) for runs in both)
+            verdict = helps(*(evidence.values(runs, "accuracy_last") for runs in both))
+            ranks = (evidence.number(runs, "delta_rank_ratio") for runs in both)
+            label = f"{lam:g}" + ", noise" * (signal == "noise")
+            table.rows.append((condition, label, *accuracies, verdict, *ranks))
+    noise = "noise: growth by noise of the rank gradient's size instead, the control."
+    said = f"helps: by more than two standard errors of the difference, on {LEAST} seeds each."
+    table.notes = [said, noise, _RANK, HONEST]
     return evidence.finish(table)
+
+
+def growth(evidence: Evidence, scale: Scale) -> Table:
+    """Why the rank term changes so little: what it chooses, and what becomes of it."""
+    head = ("method", "grown", "there an update later", "the same without the rank term", "rank / task gradient")
+    table = Table("growth", "What becomes of the weights RPG grows", head, planned=1)
+    record = evidence.records.newest(measurement_key("growth"))
+    for case in record["result"]["cases"] if record else ():
+        cells = (f"{case['survived']:.1%}", f"{case['alike']:.1%}", f"{case['size']:.3f}")
+        table.rows.append((_label(case["method"], tuple(case["settings"].items())), f"{case['grown']:,}", *cells))
+    if record:
+        table.notes.append(f"ours: {record['result']['run']}, one seed; all updates of a run together.")
+        table.done = 1
+    table.notes += [
+        "the same without the rank term: of as many places as the update before grew, outside the mask.",
+        "rank / task gradient: root mean squares outside the mask, λ included, median over layers and updates.",
+    ]
+    return table
 
 
 def helps(ours: list[float], theirs: list[float]) -> str:

@@ -114,7 +114,8 @@ class Worker:
     def _do(self, item: Item, deadline: Deadline) -> Record:
         if isinstance(item, Measurement):
             self.say(f"measuring {item.name}")
-            return describe(measurement_key(item.name), item.name, 0, code_version(), MEASUREMENTS[item.name]())
+            found = MEASUREMENTS[item.name](self.places.data, self.places.embedded)
+            return describe(measurement_key(item.name), item.name, 0, code_version(), found)
         return self._train(item, deadline)
 
     def _train(self, run: Run, deadline: Deadline) -> Record:
