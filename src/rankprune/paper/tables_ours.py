@@ -146,7 +146,9 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
         words = [f"{task} at {sparsity:g} %", *(_word(key, value) for key, value in settings)]
         condition = ", ".join([*words, *method.split("+")[1:], *["pretrained"] * pretrained])
         without = by_lam.pop((0, "rank"), None)
-        for (lam, signal), run in by_lam.items() if without else ():
+        if without is None:
+            continue
+        for (lam, signal), run in by_lam.items():
             both = [evidence.find(r.task, r.method, r.percent, r.settings, r.pretrained) for r in (run, without)]
             accuracies = (evidence.accuracy(runs) for runs in both)
             verdict = helps(*(evidence.values(runs, "accuracy_last") for runs in both))
