@@ -134,7 +134,8 @@ def _setting(record: Record) -> str:
     recipe = record["recipe"]
     size, epochs = recipe["data"]["image_size"], recipe["epochs"]
     start = " from the dense net" if record.get("pretrained") else ""
-    return f"{recipe['model']['name']}{start}, {recipe['data']['name']} at {size} pixels, {epochs} epochs"
+    data = recipe["data"]["name"] + (f" at {size} pixels" if size else "")
+    return f"{recipe['model']['name']}{start}, {data}, {'a few steps' if record.get('smoke') else f'{epochs} epochs'}"
 
 
 def numbers() -> dict[str, dict]:
