@@ -41,6 +41,15 @@ class Cut(NamedTuple):
     spent: int
 
 
+class _Scored(NamedTuple):
+    """What a selection is made among: makers of keys, and of each the cost of an entry and its shards."""
+
+    sources: Sequence[Callable[[], Tensor]]
+    costs: Sequence[int]
+    shards: Sequence[Shards | None]
+    bits: int  # of a key
+
+
 class _End(NamedTuple):
     """The key at which a budget ends; how many entries of each tensor lie above it, and at it."""
 
@@ -53,8 +62,10 @@ def keep_largest(score: Scores, count: int, shards: Shards | None = None) -> Ten
     """Mask of the `count` largest scores, ties by flat index."""
     values = _take(score)
     shape = values.shape
+    if count <= 0:
+        return torch.zeros(shape, dtype=torch.bool, device=values.device)
     keys = _order_keys_(values)
-    end = _end([lambda: keys], [1], count, [shards], 8 * keys.element_size())
+    end = _end(_Scored([lambda: keys], [1], [shards], 8 * keys.element_size()), count)
     mask = torch.gt(keys, end.key)
     ties = count - end.above[0]
     if shards:
@@ -83,7 +94,7 @@ def select(
     costs = [1] * len(scores) if costs is None else list(costs)
     shards = [None] * len(scores) if shards is None else list(shards)
     sources = [lambda s=s: _order_keys_(_take(s).to(dtype)) for s in scores]  # type: ignore[misc]
-    end = _end(sources, costs, budget, shards, torch.finfo(dtype).bits)
+    end = _end(_Scored(sources, costs, shards, torch.finfo(dtype).bits), budget)
     spent = sum(n * cost for n, cost in zip(end.above, costs))
     counts = []
     for above, equal, cost in zip(end.above, end.equal, costs):
@@ -93,15 +104,9 @@ def select(
     return Cut(counts, spent)
 
 
-def _end(
-    sources: Sequence[Callable[[], Tensor]],
-    costs: Sequence[int],
-    budget: int,
-    shards: Sequence[Shards | None],
-    bits: int,
-) -> _End:
-    found = _by_sample(sources, budget) if not any(shards) and all(cost == 1 for cost in costs) else None
-    return found or _by_radix(sources, costs, budget, shards, bits)
+def _end(scored: _Scored, budget: int) -> _End:
+    simple = not any(scored.shards) and all(cost == 1 for cost in scored.costs)
+    return (_by_sample(scored.sources, budget) if simple else None) or _by_radix(scored, budget)
 
 
 def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | None:
@@ -162,14 +167,9 @@ def _guess(sample: Tensor, share: float) -> tuple[int, int]:
     return largest(below) if below <= len(sample) else limits.min, largest(beyond) if beyond > 0 else limits.max
 
 
-def _by_radix(
-    sources: Sequence[Callable[[], Tensor]],
-    costs: Sequence[int],
-    budget: int,
-    shards: Sequence[Shards | None],
-    bits: int,
-) -> _End:
+def _by_radix(scored: _Scored, budget: int) -> _End:
     """Where the budget ends, digit by digit, and a pass to count what is above."""
+    sources, costs, shards, bits = scored
     prefix: int | None = None
     spent = 0
     for shift in range(bits - _DIGIT, -1, -_DIGIT):

@@ -282,3 +282,22 @@ def test_grace_says_what_is_wrong() -> None:
         rp.extras.Grace(updates=0)
     with pytest.raises(ValueError, match=r"most=0\.0 is not a share"):
         rp.extras.Grace(most=0.0)
+
+
+def test_grace_goes_on_where_it_stopped() -> None:
+    def begun() -> tuple[nn.Module, torch.optim.Optimizer, rp.Sparsifier]:
+        model = cnn()
+        optimizer = sgd(model)
+        return model, optimizer, attach(model, optimizer, "rigl+grace")
+
+    whole, optimizer, sp = begun()
+    train(whole, optimizer, 1, 7)
+    saved = copy.deepcopy((whole.state_dict(), optimizer.state_dict(), sp.state_dict()))
+    train(whole, optimizer, 8, STEPS)
+    again, second, resumed = begun()
+    resumed.load_state_dict(saved[2])
+    again.load_state_dict(saved[0])
+    second.load_state_dict(saved[1])
+    train(again, second, 8, STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters()))
+    assert all(torch.equal(a.state["grace"], b.state["grace"]) for a, b in zip(sp.sites, resumed.sites))

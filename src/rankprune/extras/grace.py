@@ -20,7 +20,7 @@ class Grace(Extra):
     """Hold a grown weight through the next `updates` mask updates, whatever its magnitude.
 
     It starts from 0 and is measured against trained weights at the next update, under a budget that falls: without time
-    nearly all that is grown is cut again before it is worth anything, and what steers growth steers nothing. Where more
+    most of what is grown is cut again before it is worth anything, and what steers growth steers little. Where more
     than `most` of the weights would be held, the largest of them are.
     """
 

@@ -24,7 +24,7 @@ from rankprune.training.watch import Watcher
 from .runs import Run
 
 TASK, PERCENT = "cifar10-cpu-vgg", 99.5
-# The authors' λ at 98 %; one as strong as the task; their ΔT; and with time for what is grown.
+# The authors' λ at 98 %; one that has a say beside the task; their ΔT; and with time for what is grown.
 CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rpg", {"method.lam": 4}),
     ("rpg", {"method.lam": 64}),
@@ -98,4 +98,4 @@ def growth(data: str | None, embedded: bool, budget: tuple[str, ...] = ("epochs=
             "survived": watch.survived / max(watch.grown, 1), "alike": watch.alike / max(watch.compared, 1),
             "size": float(torch.tensor(watch.sizes).median()) if watch.sizes else 0.0,
         })  # fmt: skip
-    return {"run": f"{TASK} at {PERCENT:g} %", "cases": found}
+    return {"run": f"{TASK} at {PERCENT:g} %", "embedded": embedded, "cases": found}

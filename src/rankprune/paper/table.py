@@ -25,6 +25,7 @@ HONEST = (
     "test set. Mean ± standard error (number of seeds) where there are several. Who leads after "
     "the first seed is run with more. At chance: within 3 points of 10 %."
 )
+EMBEDDED_NOTE = "ours: on the embedded slice of Fashion-MNIST, because CIFAR-10 was not there."
 
 
 @dataclass
@@ -120,7 +121,7 @@ class Evidence:
             parts = [f"{text} ({count})" for text, count in settings.most_common()]
             table.notes.append(f"runs: {'; '.join(parts)}.")
         if self.embedded:
-            table.notes.append("ours: on the embedded slice of Fashion-MNIST, because CIFAR-10 was not there.")
+            table.notes.append(EMBEDDED_NOTE)
         for record in self.used:
             if "failed" in record:
                 table.notes.append(f"failed: {record['name']}, seed {record['seed']}: {record['failed']}")
