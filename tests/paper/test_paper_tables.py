@@ -72,10 +72,10 @@ def test_conditions_say_whether_the_term_helps(results: Path) -> None:
     for seed in range(3):
         add(records, vgg("rpg", 99.5, seed, method__lam=0), 0.60 + 0.001 * seed)
         add(records, vgg("rpg", 99.5, seed, method__lam=64), 0.70 + 0.001 * seed)
-        add(records, vgg("rpg+rank_floor", 99.5, seed, method__lam=0), 0.60 + 0.001 * seed)
-        add(records, vgg("rpg+rank_floor", 99.5, seed, method__lam=64), 0.60 + 0.001 * seed)
+        add(records, vgg("rpg+rank_floor", 99.5, seed, method__lam=0, amp="bf16"), 0.60 + 0.001 * seed)
+        add(records, vgg("rpg+rank_floor", 99.5, seed, method__lam=64, amp="bf16"), 0.60 + 0.001 * seed)
     assert ours(results, "conditions", "cifar10-cpu-vgg at 99.5 %", "64")[4] == "yes"
-    assert ours(results, "conditions", "cifar10-cpu-vgg at 99.5 %, rank_floor", "64")[4] == "no"
+    assert ours(results, "conditions", "cifar10-cpu-vgg at 99.5 %, bf16, rank_floor", "64")[4] == "no"
     add(records, vgg("rpg", 99.5, clip_norm=None, method__lam=0), 0.61)
     add(records, vgg("rpg", 99.5, clip_norm=None, method__lam=4, method__rank_signal="noise"), 0.59)
     row = ours(results, "conditions", "cifar10-cpu-vgg at 99.5 %, not clipped", "4, noise")

@@ -108,7 +108,8 @@ def test_our_queue_is_in_the_order_of_value(ours: Queue) -> None:
     # Leaders come when their stage is done.
     assert stages[:5] == ["floor-of-the-first", "table-1", "lambda", "unclipped", "floor-of-others"]
     assert stages[5:8] == ["with-floor", "extras-of-the-first", "first-seeds"]
-    assert stages[8:13] == ["grace", "grace-lambda", "lambda-seeds", "maskrcnn", "table-2"]
+    assert stages[8:13] == ["grace", "grace-lambda", "lambda-seeds", "maskrcnn", "extras-without-floor"]
+    assert stages[13:17] == ["table-2", "rank", "scratch", "deit"]
     runs = {(r.method, r.percent) for r in ours.runs("table-1")}
     methods = ("pbw", "mlprune", "probmask", "acdc", "rpg", "gmp", "rigl", "granet", "feather")
     assert runs == {("dense", None), *((m, s) for m in methods for s in (99, 99.5, 99.9))}

@@ -22,6 +22,7 @@ KINDS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
 )
 ERK = (("method.distribution", "erk"),)
 UNCLIPPED = (("clip_norm", None),)
+BF16 = ("amp", "bf16")  # conditions, each compared with itself alone
 TRIED = (4, 64)  # λ against none; 4 is the largest of the authors, and 64 has a say beside the task (`growth`)
 AT = (99.0, 99.5)  # sparsities at which a combination must win to become a preset
 
@@ -95,6 +96,7 @@ def clipping(evidence: Evidence, scale: Scale) -> Table:
 def combinations(evidence: Evidence, scale: Scale) -> Table:
     """Extras on top of methods, and whether one combination may be called best."""
     vgg = [r for r in evidence.runs if r.task.endswith("vgg") and not r.pretrained and r.percent is not None]
+    vgg = [r for r in vgg if BF16 not in r.settings]
     shown = [r for r in vgg if "+" in r.method or (r.method in _BASE and not r.settings)]
     sparsities = sorted({r.percent for r in shown if r.percent is not None})
     head = ("method", *(f"{s:g} %" for s in sparsities), f"rank at {AT[-1]:g} %", "exact", "dead")
@@ -215,6 +217,6 @@ def _label(method: str, settings: tuple[tuple[str, Any], ...]) -> str:
 
 
 def _word(key: str, value: Any) -> str:
-    if key == "model.name":
+    if key in ("model.name", "amp"):
         return str(value)
     return "not clipped" if (key, value) in UNCLIPPED else f"{key.rpartition('.')[2]}={value}"
