@@ -76,6 +76,27 @@ def test_ham_by_the_formula() -> None:
     assert huge[0].item() == pytest.approx((0.5 + 1e3) * math.exp(5.0), rel=1e-4)
 
 
+@pytest.mark.parametrize("name", ["static+ham", "feather+ham", "topkast", "gmp+sparseopt"])
+def test_a_step_that_a_fused_optimizer_skips_changes_no_weight(name: str) -> None:
+    """Its gradients are not finite and the flag is on the device: the hooks after the step run, and must do nothing."""
+    model = cnn()
+    if name.startswith("static"):
+        rp.prune(model, "random", sparsity=0.5)
+    optimizer = sgd(model, fused=True)
+    options = {} if name.startswith("static") else {"sparsity": 0.5}
+    rp.attach(model, optimizer, name, total_steps=200, **options)  # type: ignore[arg-type]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    before = []
+    for factor in (1.0, float("inf")):
+        before = [p.detach().clone() for p in model.parameters()]
+        x, y = batch(1)
+        scaler.scale(factor * nn.functional.cross_entropy(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters())) is (factor > 1.0)
+
+
 def test_sparseopt_scales_rows_by_their_density() -> None:
     model = nn.Linear(4, 2, bias=False)
     with torch.no_grad():
