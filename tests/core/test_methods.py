@@ -111,6 +111,12 @@ def test_set_drops_by_sign_and_grows_at_random() -> None:
     assert torch.equal(*grown)  # whatever the gradient
 
 
+@pytest.mark.parametrize("name", ["rigl", "set", "snfs", "granet", "svite", "dsr"])
+def test_nothing_is_grown_at_the_last_step(name: str) -> None:
+    """It would stay 0, and the network that is handed over would have fewer weights than it counts."""
+    assert rp.method_info(name).cls(0.9, every=5).updates(20)[-1] < 20  # type: ignore[call-arg]
+
+
 def test_gmp_cubic_by_the_formula() -> None:
     model = cnn()
     optimizer = sgd(model)
