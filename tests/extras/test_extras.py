@@ -190,6 +190,21 @@ def test_the_floor_is_scaled_down_to_its_part_of_the_budget() -> None:
             rp.extras.RankFloor(**bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("method", ["gmp", "rpg", "acdc", "feather"])
+def test_a_share_of_the_floor_is_the_same_share_at_every_update(method: str) -> None:
+    """Also once rows that it does not hold are dead, and a method that only cuts cannot choose anew."""
+    model = cnn()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, method, sparsity=0.97, extras=[rp.extras.RankFloor(share=0.5, most=1.0)])
+
+    def holds(_: int) -> None:
+        assert [site.state["floor"].numel() for site in sp.sites] == [4, 8, 5]
+
+    train(model, optimizer, 1, STEPS, holds)
+    assert all(bool(site.mask.view(-1)[site.state["floor"]].all()) for site in sp.sites)
+    sp.finalize()
+
+
 def test_the_floor_resumes_bit_exactly() -> None:
     def fresh() -> tuple[nn.Module, torch.optim.Optimizer, rp.Sparsifier]:
         model = cnn()

@@ -49,12 +49,13 @@ class RankFloor(Extra):
         """The reserved positions of every site, as flat indices in its state."""
         ranked = {site: site.whole(candidates(site)) for site in group.sites}
         covers = {site: _COVERS[self.cover](_rows_first(ranked[site], site)) for site in group.sites}
+        counts = {site: int(self.share * int(cover.sum()) + 1e-9) for site, cover in covers.items()}
         for site, cover in covers.items():
             # A method that only cuts cannot bring a weight back: the old choice holds where the new one would need to.
             gone = cover & ~_rows_first(site.whole(site.mask), site)
             if isinstance(group.method, Score) and "floor" in site.state and bool(gone.any()):
                 covers[site] = _rows_first(_as_mask(site), site)
-        counts = {site: int(self.share * int(cover.sum()) + 1e-9) for site, cover in covers.items()}
+                counts[site] = site.state["floor"].numel()  # it is the share already
         cap = _cap([(count, site.cost) for site, count in counts.items()], self.most * group.final)
         for site, cover in covers.items():
             at = _rows_first(cover, site).reshape(-1).nonzero().view(-1)
