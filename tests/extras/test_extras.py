@@ -224,12 +224,18 @@ def test_the_floor_resumes_bit_exactly() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
 
 
-def test_tail_taylor_splits_the_energies() -> None:
+@pytest.mark.parametrize("energies", [[0.5, 0.3, 0.15, 0.05], [0.48, 0.47, 0.05], [0.3, 0.3, 0.3, 0.1], [0.9, 0.1], [0.25] * 4])
+@pytest.mark.parametrize("delta", [0.05, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9])
+def test_tail_taylor_splits_the_energies(energies: list[float], delta: float) -> None:
+    """Also where the tail nearest δ̃ is on the other side of 1/2 than δ̃ is: 0.52, nearer to 0.3 than 0.05."""
     torch.manual_seed(0)
-    weight = torch.randn(6, 10, dtype=torch.float64)
-    unit, tail = unit_and_tail(weight, 0.3)
+    size = len(energies)
+    left, right = (torch.linalg.qr(torch.randn(n, size, dtype=torch.float64))[0] for n in (6, 10))
+    weight = 3.0 * (left * torch.tensor(energies, dtype=torch.float64).sqrt()) @ right.T
+    weight = weight + 1e-3 * torch.randn(6, 10, dtype=torch.float64)  # no two singular values alike
+    unit, tail = unit_and_tail(weight, delta)
     u, s, v = torch.linalg.svd(weight / weight.norm(), full_matrices=False)
-    k = rp.rank.choose_k(weight, 0.3)
+    k = rp.rank.choose_k(weight, delta)
     assert torch.allclose(tail, (u[:, k:] * s[k:]) @ v[k:], atol=1e-9)
     assert float((unit * tail).sum()) == pytest.approx(float((s[k:] ** 2).sum()), abs=1e-9)
     assert float(unit.square().sum()) == pytest.approx(1.0)
