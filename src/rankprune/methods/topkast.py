@@ -52,6 +52,8 @@ class TopKAST(Latent):
         for site, size in zip(group.sites, wide):
             if size < site.numel:
                 site.state["trained"] = group.keep(site, self.score, size).logical_or_(site.mask)
+            else:  # all of the layer is in B, whatever was before
+                site.state.pop("trained", None)
 
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
         trained = site.state.get("trained")
