@@ -108,3 +108,15 @@ def test_the_sum_follows_the_schedule_and_the_end_is_exact() -> None:
     for site in sp.sites:  # the likeliest of each layer stayed
         assert site.state["probability"][site.mask].min() >= site.state["probability"][~site.mask].max()
     sp.finalize()
+
+
+def test_a_ramp_without_length_is_one_cut() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, "probmask", sparsity=0.9, total_steps=20, prune_start=10, prune_end=10)
+    method, group = sp.groups[0].method, sp.groups[0]
+    sums = []
+    for step in (1, 9, 10, 20):
+        group.step = step
+        sums.append(method.expected(group))  # type: ignore[attr-defined]
+    assert sums == [group.total, group.total, group.final, group.final]

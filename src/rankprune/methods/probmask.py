@@ -12,7 +12,7 @@ from torch import Tensor
 from .._optimizers import grad_scale
 from .._site import seeded
 from ..method import Group, Latent, Site, register
-from ..schedules import Step, as_step, cosine, cubic
+from ..schedules import Step, as_ramp, as_step, cosine, cubic
 
 EPS = 1e-20  # inside logarithms, as the authors have it
 
@@ -37,6 +37,7 @@ class ProbMask(Latent):
     fix_at: Step = field(default=0.9, kw_only=True)
 
     def updates(self, total_steps: int) -> Sequence[int]:
+        as_ramp(self.prune_start, self.prune_end, total_steps)
         return range(1, max(as_step(self.fix_at, total_steps, "fix_at"), 1) + 1)
 
     def start(self, group: Group) -> None:
@@ -86,7 +87,7 @@ class ProbMask(Latent):
 
     def expected(self, group: Group) -> float:
         """The budget of this step: all until `prune_start`, the final one from `prune_end` on."""
-        first, last = (as_step(step, group.total_steps) for step in (self.prune_start, self.prune_end))
+        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
         return cubic(group.total, group.final, last - first)(group.step - first)
 
     def score(self, site: Site) -> Tensor:
