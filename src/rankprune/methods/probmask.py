@@ -111,11 +111,11 @@ def logit(x: Tensor) -> Tensor:
 
 
 def project(sites: Sequence[Site], budget: float) -> None:
-    """The nearest point of {0 <= s <= 1, Σ s <= budget}: s - v, clamped, with one v >= 0 for all."""
+    """The nearest point of {0 <= s <= 1, Σ cost · s <= budget}: s - v · cost, clamped, with one v >= 0 for all."""
 
     def total(shift: float) -> float:
-        sums = [(s.state["probability"] - shift).clamp_(0, 1).sum(dtype=torch.float64) for s in sites]
-        return math.fsum(float(site.shards.sum(x) if site.shards else x) for site, x in zip(sites, sums))
+        sums = [(s.state["probability"] - shift * s.cost).clamp_(0, 1).sum(dtype=torch.float64) for s in sites]
+        return math.fsum(s.cost * float(s.shards.sum(x) if s.shards else x) for s, x in zip(sites, sums))
 
     if total(0.0) > budget:
         low, high = 0.0, 1e-3  # a step moves little: look near 0 first
@@ -127,4 +127,4 @@ def project(sites: Sequence[Site], budget: float) -> None:
     else:
         high = 0.0
     for site in sites:
-        site.state["probability"].sub_(high).clamp_(0, 1)
+        site.state["probability"].sub_(high * site.cost).clamp_(0, 1)

@@ -31,10 +31,12 @@ class STR(Thresholded):
             site.state |= {key: site.weight.new_zeros(()) for key in ("s", "slope", "velocity")}
 
     def score(self, site: Site) -> Tensor:
-        return torch.logit(site.state["latent"].abs(), eps=1e-7).sub_(site.state["s"])
+        size = torch.logit(site.state["latent"].abs(), eps=1e-7).sub_(site.state["s"])
+        return size if self.budget == "weights" else size.exp_()  # what is divided by a cost must be positive
 
     def latent_at(self, site: Site, score: Tensor) -> Tensor:
-        return torch.sigmoid(site.state["s"] + score)
+        size = score if self.budget == "weights" else score.clamp_min(0.0).log()
+        return torch.sigmoid(site.state["s"] + size)
 
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
         """∂L/∂W is the gradient above the threshold; ∂L/∂s = -g'(s) Σ sign(W) ∂L/∂Ŵ over the same is kept for later."""
