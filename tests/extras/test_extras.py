@@ -260,20 +260,46 @@ def test_tail_taylor_keeps_counts_and_raises_rank() -> None:
 
 
 def test_rank_steer_moves_cut_latents_only() -> None:
-    if "feather" not in rp.list_methods():
-        pytest.skip("feather is not here yet")
-    runs = {}
-    for kappa in (0.0, 0.5):
-        model = cnn()
-        optimizer = sgd(model, momentum=0.0, weight_decay=0.0)
-        steer = rp.extras.RankSteer(kappa=kappa, every=2, above=0.1)
-        sp = rp.attach(model, optimizer, rp.methods.Feather(sparsity=0.9), total_steps=4, extras=[steer])
-        train(model, optimizer, 1, 3)
-        masks = [m.clone() for m in sp.masks.values()]
-        before = [s.state["latent"].clone() for s in sp.sites]
+    """Of the latents, those that are out move by κ · rms(g)/rms(q) · q more, q the rank gradient; others do not."""
+    kappa, rate = 0.5, 0.05
+    moves = []
+    for strength in (0.0, kappa):
+        model = cnn(dtype=torch.float64)
+        optimizer = sgd(model, lr=rate, momentum=0.0, weight_decay=0.0)
+        steer = rp.extras.RankSteer(kappa=strength, every=4, above=0.1)
+        sp = rp.attach(model, optimizer, rp.methods.Feather(sparsity=0.9, theta=0.5), total_steps=8, extras=[steer])
+        train(model, optimizer, 1, 3)  # not yet
+        before = [site.state["latent"].clone() for site in sp.sites]
+        cut = [~site.mask for site in sp.sites]
         train(model, optimizer, 4, 4)
-        runs[kappa] = [s.state["latent"] - b for s, b in zip(sp.sites, before)], masks
-    assert not all(torch.equal(a, b) for a, b in zip(runs[0.0][0], runs[0.5][0]))
+        moves.append([site.state["latent"] - b for site, b in zip(sp.sites, before)])
+    for plain, steered, latent, out in zip(*moves, before, cut):
+        assert torch.equal(plain[~out], steered[~out])
+        q = rp.rank.rank_grad(latent.masked_fill(out, 0.0), 0.2)[out]
+        scale = kappa * plain[out].square().mean().sqrt() / q.square().mean().sqrt()  # plain is -lr times the gradient
+        assert torch.allclose(steered[out] - plain[out], -scale * q, atol=1e-12)
+        assert bool(q.any())
+
+
+@pytest.mark.parametrize("at", [8, 9, 10])
+def test_rank_steer_resumes_bit_exactly(at: int) -> None:
+    """Step 10 is one of those that steer: also if it is the first after a resume."""
+
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer, rp.Sparsifier]:
+        model = cnn()
+        optimizer = sgd(model)
+        return model, optimizer, attach(model, optimizer, "feather", extras=[rp.extras.RankSteer(every=5, above=0.1)])
+
+    model, optimizer, sp = fresh()
+    train(model, optimizer, 1, at)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), sp.state_dict()])
+    train(model, optimizer, at + 1, STEPS)
+    again, other, resumed = fresh()
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    resumed.load_state_dict(saved[2])
+    train(again, other, at + 1, STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
 
 
 def grown_lives(extras: list[rp.method.Extra]) -> set[int]:
