@@ -65,12 +65,18 @@ class RankFloor(Extra):
 def candidates(site: Site) -> Tensor:
     """What a weight is worth to the floor: its magnitude; where it is out and has none, its gradient, always below."""
     values = site.value.abs()
-    if "latent" in site.state or site.parameter.grad is None or bool(site.mask.all()):
+    if "latent" in site.state or site.parameter.grad is None or site.kept() == site.numel:
         return values
     grads = site.grad.abs()
-    active = values[site.mask & (values > 0)]
-    least = active.min() if active.numel() else values.new_ones(())
-    return torch.where(site.mask, values, grads / grads.max().clamp_min(1e-30) * least * 0.5)
+    least = -_largest(site, torch.where(site.mask & (values > 0), -values, -torch.inf))
+    least = torch.where(least.isfinite(), least, 1.0)  # 1 where none is active
+    return torch.where(site.mask, values, grads / _largest(site, grads).clamp_min(1e-30) * least * 0.5)
+
+
+def _largest(site: Site, values: Tensor) -> Tensor:
+    """Over all ranks that share the site, of which one may hold no row."""
+    found = values.max() if values.numel() else values.new_tensor(-torch.inf)
+    return site.shards.max(found) if site.shards else found
 
 
 def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from .. import rank
 from .._sharding import local
@@ -38,5 +39,13 @@ class RankSteer(Extra):
         push = rank.rank_grad(whole.transpose(0, 1) if site.transposed else whole, self.delta)
         push = site.part(push.transpose(0, 1) if site.transposed else push)[cut]
         own = grad[cut]
-        scale = self.kappa * own.square().mean().sqrt() / push.square().mean().sqrt().clamp_min(1e-30)
+        scale = self.kappa * root_mean_square(site, own) / root_mean_square(site, push).clamp_min(1e-30)
         grad[cut] = own + scale * push
+
+
+def root_mean_square(site: Site, values: Tensor) -> Tensor:
+    """Over all ranks that share the site."""
+    if not site.shards:
+        return values.square().mean().sqrt()
+    total, count = site.shards.sum(torch.stack([values.square().sum(), values.new_tensor(values.numel())]))
+    return (total / count).sqrt()
