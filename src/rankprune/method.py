@@ -264,6 +264,7 @@ class Latent(Method):
     """
 
     cost: ClassVar[str] = "(2f + 1)/3"  # the gradient of the weights is dense
+    trains_cut: ClassVar[bool] = True  # whether a latent outside the mask gets a gradient
 
     def updates(self, total_steps: int) -> Sequence[int]:
         return range(1, total_steps + 1)

@@ -38,6 +38,10 @@ def test_every_extra_with_every_method(method: str, extra: str) -> None:
         with pytest.raises(ValueError, match="moves latents"):
             attach(model, optimizer, f"{method}+{extra}")
         return
+    if extra == "rank_steer" and method in ("str", "probmask"):  # nothing would move
+        with pytest.raises(ValueError, match=f"cut latents, which {method} lets rest"):
+            attach(model, optimizer, f"{method}+{extra}")
+        return
     if extra == "grace" and not issubclass(rp.method_info(method).cls, DropGrow):
         with pytest.raises(ValueError, match="grows nothing"):
             attach(model, optimizer, f"{method}+{extra}")

@@ -30,6 +30,8 @@ class RankSteer(Extra):
     def check(self, method: Method) -> None:
         if not isinstance(method, Latent):
             raise ValueError(f"rank_steer moves latents and {method.info.name} has none: use one such as feather")
+        if not method.trains_cut:  # its push is a multiple of their gradient
+            raise ValueError(f"rank_steer moves cut latents, which {method.info.name} lets rest: use feather, say")
 
     def before_step(self, site: Site) -> None:
         if site.parameter.grad is None or (site.step + 1) % self.every or 1 - site.kept() / site.numel < self.above:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ class ProbMask(Latent):
     ten drawn masks, whose count is random; here, from `fix_at` on, exactly as many as asked for stay, the likeliest.
     """
 
+    trains_cut: ClassVar[bool] = False
     score_lr: float | None = field(default=None, kw_only=True)
     prune_start: Step = field(default=0.16, kw_only=True)
     prune_end: Step = field(default=0.6, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,8 @@ class STR(Thresholded):
     at each step, so that exactly the scheduled count has |w| > g(s + c), that is logit|w| - s > c: layers still compete
     through the s they learn (SGD with the weight's own learning rate, momentum and decay), and the count is exact.
     """
+
+    trains_cut: ClassVar[bool] = False
 
     def start(self, group: Group) -> None:
         super().start(group)
