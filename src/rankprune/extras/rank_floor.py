@@ -38,6 +38,8 @@ class RankFloor(Extra):
         for name in ("share", "most"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not a share: give a number in (0, 1]")
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
 
     def reserve(self, group: Group) -> Mapping[Site, Tensor]:
         stale = [s for s in group.sites if "floor" not in s.state or group.step % self.every == 0]

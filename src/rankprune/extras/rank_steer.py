@@ -27,6 +27,10 @@ class RankSteer(Extra):
     every: int = 20
     above: float = 0.9
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
+
     def check(self, method: Method) -> None:
         if not isinstance(method, Latent):
             raise ValueError(f"rank_steer moves latents and {method.info.name} has none: use one such as feather")

@@ -25,6 +25,10 @@ class Thresholded(Latent):
     prune_end: Step = field(default=0.5, kw_only=True)
     p: float = field(default=1.0, kw_only=True)
 
+    def __post_init__(self) -> None:
+        if not self.p > 0.0:
+            raise ValueError(f"p={self.p!r} is no power: 1 is the soft threshold, 3 Feather's")
+
     def updates(self, total_steps: int) -> Sequence[int]:
         as_ramp(self.prune_start, self.prune_end, total_steps)
         return super().updates(total_steps)

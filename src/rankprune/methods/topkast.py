@@ -31,6 +31,12 @@ class TopKAST(Latent):
     penalty: float = field(default=1e-4, kw_only=True)
     norm: Literal[1, 2] = field(default=2, kw_only=True)  # of the penalty: |w|, or w²/2
 
+    def __post_init__(self) -> None:
+        if self.norm not in (1, 2):
+            raise ValueError(f"norm={self.norm!r} is unknown: use 1 or 2")
+        if self.backward_sparsity is not None and not 0.0 <= self.backward_sparsity < 1.0:
+            raise ValueError(f"backward_sparsity={self.backward_sparsity!r} is not in [0, 1): 0 trains all weights")
+
     def backward_count(self, group: Group) -> int:
         if self.backward_sparsity is None:
             return min(2 * group.final, group.total)
