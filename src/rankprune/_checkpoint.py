@@ -56,6 +56,7 @@ def unpack(state: Mapping[str, Any], groups: Sequence[Group]) -> int:
         group.state = {k: v.clone() if isinstance(v, Tensor) else v for k, v in entry["state"].items()}
         for site, mask in zip(group.sites, found):
             site.mask.copy_(site.part(mask))
+            site.step = step  # an extra that counts steps goes on, before the next update tells it
             values = entry["sites"][site.key]["state"]
             site.state = {k: _placed(v, site) for k, v in values.items()}
     return step

@@ -188,6 +188,8 @@ class DropGrow(Periodic, Method):
         for name, allowed in (("drop", ("magnitude", "relative")), ("growth", ("top", "sampled"))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
+        if not callable(self.grow) and not 0.0 <= self.grow <= 1.0:
+            raise ValueError(f"grow={self.grow!r} is not a share of the weights: give a number in [0, 1]")
         return super().updates(total_steps)
 
     def drop_score(self, site: Site) -> Tensor:
@@ -264,6 +266,7 @@ class Latent(Method):
     """
 
     cost: ClassVar[str] = "(2f + 1)/3"  # the gradient of the weights is dense
+    trains_cut: ClassVar[bool] = True  # whether a latent outside the mask gets a gradient
 
     def updates(self, total_steps: int) -> Sequence[int]:
         return range(1, total_steps + 1)

@@ -35,6 +35,14 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
     return found
 
 
+def as_ramp(start: Step, end: Step, total_steps: int) -> tuple[int, int]:
+    """The steps from which and until which the count falls: `prune_start` and `prune_end`."""
+    first, last = as_step(start, total_steps, "prune_start"), as_step(end, total_steps, "prune_end")
+    if first > last:
+        raise ValueError(f"prune_start={start!r} lies after prune_end={end!r}: pruning begins before it ends")
+    return first, last
+
+
 def cosine(start: float, end: float, steps: int) -> Schedule:
     """From `start` at step 0 to `end` at `steps`, flat afterwards: (1 + cos)/2."""
     return lambda step: end + (start - end) * (1 + math.cos(math.pi * _share(step, steps))) / 2
@@ -55,4 +63,4 @@ def exponential(start: float, end: float, steps: int) -> Schedule:
 
 
 def _share(step: int, steps: int) -> float:
-    return min(max(step / steps, 0.0), 1.0) if steps > 0 else 1.0
+    return min(max(step / steps, 0.0), 1.0) if steps > 0 else float(step >= 0)

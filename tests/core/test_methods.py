@@ -111,6 +111,12 @@ def test_set_drops_by_sign_and_grows_at_random() -> None:
     assert torch.equal(*grown)  # whatever the gradient
 
 
+@pytest.mark.parametrize("name", ["rigl", "set", "snfs", "granet", "svite", "dsr"])
+def test_nothing_is_grown_at_the_last_step(name: str) -> None:
+    """It would stay 0, and the network that is handed over would have fewer weights than it counts."""
+    assert rp.method_info(name).cls(0.9, every=5).updates(20)[-1] < 20  # type: ignore[call-arg]
+
+
 def test_gmp_cubic_by_the_formula() -> None:
     model = cnn()
     optimizer = sgd(model)
@@ -170,6 +176,25 @@ def test_macs_as_the_budget() -> None:
     plain = cnn()
     rp.prune(plain, "magnitude", sparsity=sp.sparsity)
     assert rp.flops.count(plain, example).sparse > sparse.sparse  # as many weights cost more when MACs do not count
+
+
+@pytest.mark.parametrize("name", ["gmp", "rpg", "acdc", "feather", "st3", "str", "probmask", "topkast", "powerprop"])
+def test_with_macs_as_the_budget_what_costs_more_stays_less(name: str) -> None:
+    """The first convolution costs 64 a weight, the linear layer 1: at like sizes the linear keeps the larger share."""
+    model = cnn()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=0.1)
+    optimizer = sgd(model, lr=1e-4)
+    options = {"every": 2} if name in ("gmp", "rpg") else {}
+    example = torch.zeros(1, 3, 8, 8)
+    sp = rp.attach(model, optimizer, name, sparsity=0.8, total_steps=20, budget="macs", distribution="global", example=example, **options)  # type: ignore[arg-type]
+    train(model, optimizer, 1, 20)
+    sp.finalize()
+    dear, middle, cheap = (site.kept() / site.numel for site in sp.sites)
+    assert dear < middle < cheap
+    assert rp.flops.count(model, example).sparse <= 0.2 * rp.flops.count(cnn(), example).dense
 
 
 def test_every_method_names_its_paper_and_describes_itself() -> None:

@@ -38,6 +38,10 @@ def test_every_extra_with_every_method(method: str, extra: str) -> None:
         with pytest.raises(ValueError, match="moves latents"):
             attach(model, optimizer, f"{method}+{extra}")
         return
+    if extra == "rank_steer" and method in ("str", "probmask"):  # nothing would move
+        with pytest.raises(ValueError, match=f"cut latents, which {method} lets rest"):
+            attach(model, optimizer, f"{method}+{extra}")
+        return
     if extra == "grace" and not issubclass(rp.method_info(method).cls, DropGrow):
         with pytest.raises(ValueError, match="grows nothing"):
             attach(model, optimizer, f"{method}+{extra}")
@@ -74,6 +78,27 @@ def test_ham_by_the_formula() -> None:
     # The exponent is held within ±5.
     huge = line([0.5, 0.5], [-1e4, 0.0], "static", extras=[rp.extras.HAM()])
     assert huge[0].item() == pytest.approx((0.5 + 1e3) * math.exp(5.0), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["static+ham", "feather+ham", "topkast", "gmp+sparseopt"])
+def test_a_step_that_a_fused_optimizer_skips_changes_no_weight(name: str) -> None:
+    """Its gradients are not finite and the flag is on the device: the hooks after the step run, and must do nothing."""
+    model = cnn()
+    if name.startswith("static"):
+        rp.prune(model, "random", sparsity=0.5)
+    optimizer = sgd(model, fused=True)
+    options = {} if name.startswith("static") else {"sparsity": 0.5}
+    rp.attach(model, optimizer, name, total_steps=200, **options)  # type: ignore[arg-type]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    before = []
+    for factor in (1.0, float("inf")):
+        before = [p.detach().clone() for p in model.parameters()]
+        x, y = batch(1)
+        scaler.scale(factor * nn.functional.cross_entropy(model(x), y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters())) is (factor > 1.0)
 
 
 def test_sparseopt_scales_rows_by_their_density() -> None:
@@ -169,6 +194,21 @@ def test_the_floor_is_scaled_down_to_its_part_of_the_budget() -> None:
             rp.extras.RankFloor(**bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("method", ["gmp", "rpg", "acdc", "feather"])
+def test_a_share_of_the_floor_is_the_same_share_at_every_update(method: str) -> None:
+    """Also once rows that it does not hold are dead, and a method that only cuts cannot choose anew."""
+    model = cnn()
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, method, sparsity=0.97, extras=[rp.extras.RankFloor(share=0.5, most=1.0)])
+
+    def holds(_: int) -> None:
+        assert [site.state["floor"].numel() for site in sp.sites] == [4, 8, 5]
+
+    train(model, optimizer, 1, STEPS, holds)
+    assert all(bool(site.mask.view(-1)[site.state["floor"]].all()) for site in sp.sites)
+    sp.finalize()
+
+
 def test_the_floor_resumes_bit_exactly() -> None:
     def fresh() -> tuple[nn.Module, torch.optim.Optimizer, rp.Sparsifier]:
         model = cnn()
@@ -188,12 +228,18 @@ def test_the_floor_resumes_bit_exactly() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
 
 
-def test_tail_taylor_splits_the_energies() -> None:
+@pytest.mark.parametrize("energies", [[0.5, 0.3, 0.15, 0.05], [0.48, 0.47, 0.05], [0.3, 0.3, 0.3, 0.1], [0.9, 0.1], [0.25] * 4])
+@pytest.mark.parametrize("delta", [0.05, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.9])
+def test_tail_taylor_splits_the_energies(energies: list[float], delta: float) -> None:
+    """Also where the tail nearest δ̃ is on the other side of 1/2 than δ̃ is: 0.52, nearer to 0.3 than 0.05."""
     torch.manual_seed(0)
-    weight = torch.randn(6, 10, dtype=torch.float64)
-    unit, tail = unit_and_tail(weight, 0.3)
+    size = len(energies)
+    left, right = (torch.linalg.qr(torch.randn(n, size, dtype=torch.float64))[0] for n in (6, 10))
+    weight = 3.0 * (left * torch.tensor(energies, dtype=torch.float64).sqrt()) @ right.T
+    weight = weight + 1e-3 * torch.randn(6, 10, dtype=torch.float64)  # no two singular values alike
+    unit, tail = unit_and_tail(weight, delta)
     u, s, v = torch.linalg.svd(weight / weight.norm(), full_matrices=False)
-    k = rp.rank.choose_k(weight, 0.3)
+    k = rp.rank.choose_k(weight, delta)
     assert torch.allclose(tail, (u[:, k:] * s[k:]) @ v[k:], atol=1e-9)
     assert float((unit * tail).sum()) == pytest.approx(float((s[k:] ** 2).sum()), abs=1e-9)
     assert float(unit.square().sum()) == pytest.approx(1.0)
@@ -218,20 +264,46 @@ def test_tail_taylor_keeps_counts_and_raises_rank() -> None:
 
 
 def test_rank_steer_moves_cut_latents_only() -> None:
-    if "feather" not in rp.list_methods():
-        pytest.skip("feather is not here yet")
-    runs = {}
-    for kappa in (0.0, 0.5):
-        model = cnn()
-        optimizer = sgd(model, momentum=0.0, weight_decay=0.0)
-        steer = rp.extras.RankSteer(kappa=kappa, every=2, above=0.1)
-        sp = rp.attach(model, optimizer, rp.methods.Feather(sparsity=0.9), total_steps=4, extras=[steer])
-        train(model, optimizer, 1, 3)
-        masks = [m.clone() for m in sp.masks.values()]
-        before = [s.state["latent"].clone() for s in sp.sites]
+    """Of the latents, those that are out move by κ · rms(g)/rms(q) · q more, q the rank gradient; others do not."""
+    kappa, rate = 0.5, 0.05
+    moves = []
+    for strength in (0.0, kappa):
+        model = cnn(dtype=torch.float64)
+        optimizer = sgd(model, lr=rate, momentum=0.0, weight_decay=0.0)
+        steer = rp.extras.RankSteer(kappa=strength, every=4, above=0.1)
+        sp = rp.attach(model, optimizer, rp.methods.Feather(sparsity=0.9, theta=0.5), total_steps=8, extras=[steer])
+        train(model, optimizer, 1, 3)  # not yet
+        before = [site.state["latent"].clone() for site in sp.sites]
+        cut = [~site.mask for site in sp.sites]
         train(model, optimizer, 4, 4)
-        runs[kappa] = [s.state["latent"] - b for s, b in zip(sp.sites, before)], masks
-    assert not all(torch.equal(a, b) for a, b in zip(runs[0.0][0], runs[0.5][0]))
+        moves.append([site.state["latent"] - b for site, b in zip(sp.sites, before)])
+    for plain, steered, latent, out in zip(*moves, before, cut):
+        assert torch.equal(plain[~out], steered[~out])
+        q = rp.rank.rank_grad(latent.masked_fill(out, 0.0), 0.2)[out]
+        scale = kappa * plain[out].square().mean().sqrt() / q.square().mean().sqrt()  # plain is -lr times the gradient
+        assert torch.allclose(steered[out] - plain[out], -scale * q, atol=1e-12)
+        assert bool(q.any())
+
+
+@pytest.mark.parametrize("at", [8, 9, 10])
+def test_rank_steer_resumes_bit_exactly(at: int) -> None:
+    """Step 10 is one of those that steer: also if it is the first after a resume."""
+
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer, rp.Sparsifier]:
+        model = cnn()
+        optimizer = sgd(model)
+        return model, optimizer, attach(model, optimizer, "feather", extras=[rp.extras.RankSteer(every=5, above=0.1)])
+
+    model, optimizer, sp = fresh()
+    train(model, optimizer, 1, at)
+    saved = copy.deepcopy([model.state_dict(), optimizer.state_dict(), sp.state_dict()])
+    train(model, optimizer, at + 1, STEPS)
+    again, other, resumed = fresh()
+    again.load_state_dict(saved[0])
+    other.load_state_dict(saved[1])
+    resumed.load_state_dict(saved[2])
+    train(again, other, at + 1, STEPS)
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
 
 
 def grown_lives(extras: list[rp.method.Extra]) -> set[int]:

@@ -61,6 +61,23 @@ def test_cubic_to_half_of_training() -> None:
     train(model, optimizer, 1, 40, watch)
 
 
+@pytest.mark.parametrize("name", ["feather", "st3", "str"])
+def test_a_ramp_without_length_is_one_cut(name: str) -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, name, sparsity=0.9, total_steps=10, prune_start=0.5, prune_end=0.5)
+    seen: list[int] = []
+    train(model, optimizer, 1, 10, lambda _: seen.append(sp.budget))
+    assert seen == [sp.groups[0].total] * 4 + [sp.groups[0].final] * 6
+
+
+@pytest.mark.parametrize("name", ["feather", "st3", "str", "probmask"])
+def test_the_ramp_begins_before_it_ends(name: str) -> None:
+    model = cnn()
+    with pytest.raises(ValueError, match=r"prune_start=0\.6 lies after prune_end=0\.5"):
+        rp.attach(model, sgd(model), name, sparsity=0.9, total_steps=10, prune_start=0.6, prune_end=0.5)
+
+
 def test_large_p_is_the_hard_threshold() -> None:
     line = Line([0.5, -0.4, 0.3, 0.1], rp.methods.Feather(prune_end=1, p=60.0), 0.5, 10)
     line.step(0.0)

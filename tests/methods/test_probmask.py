@@ -16,20 +16,23 @@ from _nets import cnn, sgd, train
 from rankprune.methods.probmask import logit, project
 
 
-def sites(*values: list[float]) -> list[SimpleNamespace]:
-    return [SimpleNamespace(state={"probability": torch.tensor(v, dtype=torch.float64)}, shards=None) for v in values]
+def sites(*values: list[float], costs: tuple[int, ...] = (1, 1)) -> list[SimpleNamespace]:
+    states = [{"probability": torch.tensor(v, dtype=torch.float64)} for v in values]
+    return [SimpleNamespace(state=state, shards=None, cost=cost) for state, cost in zip(states, costs)]
 
 
-def test_projection_is_the_nearest_point() -> None:
-    """Against a quadratic program, over two layers at once."""
+@pytest.mark.parametrize(("costs", "budget"), [((1, 1), 2.5), ((4, 1), 6.0)])
+def test_projection_is_the_nearest_point(costs: tuple[int, int], budget: float) -> None:
+    """Against a quadratic program, over two layers at once; also where a weight of the first costs more."""
     optimize = pytest.importorskip("scipy.optimize")
     first, second = [0.9, 0.2, 1.3, -0.1], [0.5, 0.7, 1.0]
-    found = sites(first, second)
-    project(found, 2.5)  # type: ignore[arg-type]
+    found = sites(first, second, costs=costs)
+    project(found, budget)  # type: ignore[arg-type]
     point = torch.tensor(first + second, dtype=torch.float64).numpy()
+    prices = torch.tensor([costs[0]] * 4 + [costs[1]] * 3).numpy()
     best = optimize.minimize(
         lambda x: ((x - point) ** 2).sum(), [0.3] * 7, jac=lambda x: 2 * (x - point), bounds=[(0, 1)] * 7, method="SLSQP",
-        constraints={"type": "ineq", "fun": lambda x: 2.5 - x.sum()}, options={"ftol": 1e-14},
+        constraints={"type": "ineq", "fun": lambda x: budget - (prices * x).sum()}, options={"ftol": 1e-14},
     )  # fmt: skip
     assert torch.cat([s.state["probability"] for s in found]).tolist() == pytest.approx(best.x.tolist(), abs=1e-3)
 
@@ -108,3 +111,15 @@ def test_the_sum_follows_the_schedule_and_the_end_is_exact() -> None:
     for site in sp.sites:  # the likeliest of each layer stayed
         assert site.state["probability"][site.mask].min() >= site.state["probability"][~site.mask].max()
     sp.finalize()
+
+
+def test_a_ramp_without_length_is_one_cut() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, "probmask", sparsity=0.9, total_steps=20, prune_start=10, prune_end=10)
+    method, group = sp.groups[0].method, sp.groups[0]
+    sums = []
+    for step in (1, 9, 10, 20):
+        group.step = step
+        sums.append(method.expected(group))  # type: ignore[attr-defined]
+    assert sums == [group.total, group.total, group.final, group.final]

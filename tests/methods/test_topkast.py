@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from _line import Line
+from torch import nn
 
 import rankprune as rp
 from _nets import adamw, cnn, sgd, train
@@ -69,3 +70,23 @@ def test_the_gradient_beside_a_is_the_dense_one_of_the_sparse_net() -> None:
 def test_b_must_hold_a() -> None:
     with pytest.raises(ValueError, match="backward_sparsity=0.9 is above sparsity=0.75".replace(".", r"\.")):
         Line(VALUES, rp.methods.TopKAST(backward_sparsity=0.9), 0.75, 10)
+
+
+def test_a_layer_that_enters_b_as_a_whole_is_trained_as_a_whole() -> None:
+    """With one threshold for all layers their parts of B move: here the first outgrows the second."""
+    model = nn.Sequential(nn.Linear(10, 1, bias=False), nn.Linear(1, 30, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.linspace(0.1, 0.3, 10)[None])
+        model[1].weight.copy_(torch.linspace(0.01, 0.5, 30)[:, None])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    method = rp.methods.TopKAST(distribution="global", backward_sparsity=0.5, penalty=0.0)
+    sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=10)
+    assert not bool(sp.sites[0].state["trained"].all())
+    with torch.no_grad():
+        sp.sites[0].state["latent"].add_(1.0)
+    for pull in (0.0, -1.0):  # the first step makes the sets anew, the second trains them
+        before = sp.sites[0].state["latent"].clone()
+        model[0].weight.grad = torch.full((1, 10), pull)
+        model[1].weight.grad = torch.zeros(30, 1)
+        optimizer.step()
+    assert torch.allclose(sp.sites[0].state["latent"], before + 1.0)

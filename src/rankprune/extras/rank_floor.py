@@ -38,6 +38,8 @@ class RankFloor(Extra):
         for name in ("share", "most"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not a share: give a number in (0, 1]")
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
 
     def reserve(self, group: Group) -> Mapping[Site, Tensor]:
         stale = [s for s in group.sites if "floor" not in s.state or group.step % self.every == 0]
@@ -49,12 +51,13 @@ class RankFloor(Extra):
         """The reserved positions of every site, as flat indices in its state."""
         ranked = {site: site.whole(candidates(site)) for site in group.sites}
         covers = {site: _COVERS[self.cover](_rows_first(ranked[site], site)) for site in group.sites}
+        counts = {site: int(self.share * int(cover.sum()) + 1e-9) for site, cover in covers.items()}
         for site, cover in covers.items():
             # A method that only cuts cannot bring a weight back: the old choice holds where the new one would need to.
             gone = cover & ~_rows_first(site.whole(site.mask), site)
             if isinstance(group.method, Score) and "floor" in site.state and bool(gone.any()):
                 covers[site] = _rows_first(_as_mask(site), site)
-        counts = {site: int(self.share * int(cover.sum()) + 1e-9) for site, cover in covers.items()}
+                counts[site] = site.state["floor"].numel()  # it is the share already
         cap = _cap([(count, site.cost) for site, count in counts.items()], self.most * group.final)
         for site, cover in covers.items():
             at = _rows_first(cover, site).reshape(-1).nonzero().view(-1)
@@ -64,12 +67,18 @@ class RankFloor(Extra):
 def candidates(site: Site) -> Tensor:
     """What a weight is worth to the floor: its magnitude; where it is out and has none, its gradient, always below."""
     values = site.value.abs()
-    if "latent" in site.state or site.parameter.grad is None or bool(site.mask.all()):
+    if "latent" in site.state or site.parameter.grad is None or site.kept() == site.numel:
         return values
     grads = site.grad.abs()
-    active = values[site.mask & (values > 0)]
-    least = active.min() if active.numel() else values.new_ones(())
-    return torch.where(site.mask, values, grads / grads.max().clamp_min(1e-30) * least * 0.5)
+    least = -_largest(site, torch.where(site.mask & (values > 0), -values, -torch.inf))
+    least = torch.where(least.isfinite(), least, 1.0)  # 1 where none is active
+    return torch.where(site.mask, values, grads / _largest(site, grads).clamp_min(1e-30) * least * 0.5)
+
+
+def _largest(site: Site, values: Tensor) -> Tensor:
+    """Over all ranks that share the site, of which one may hold no row."""
+    found = values.max() if values.numel() else values.new_tensor(-torch.inf)
+    return site.shards.max(found) if site.shards else found
 
 
 def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:

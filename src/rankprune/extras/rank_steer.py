@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from .. import rank
 from .._sharding import local
@@ -26,9 +27,15 @@ class RankSteer(Extra):
     every: int = 20
     above: float = 0.9
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
+
     def check(self, method: Method) -> None:
         if not isinstance(method, Latent):
             raise ValueError(f"rank_steer moves latents and {method.info.name} has none: use one such as feather")
+        if not method.trains_cut:  # its push is a multiple of their gradient
+            raise ValueError(f"rank_steer moves cut latents, which {method.info.name} lets rest: use feather, say")
 
     def before_step(self, site: Site) -> None:
         if site.parameter.grad is None or (site.step + 1) % self.every or 1 - site.kept() / site.numel < self.above:
@@ -38,5 +45,13 @@ class RankSteer(Extra):
         push = rank.rank_grad(whole.transpose(0, 1) if site.transposed else whole, self.delta)
         push = site.part(push.transpose(0, 1) if site.transposed else push)[cut]
         own = grad[cut]
-        scale = self.kappa * own.square().mean().sqrt() / push.square().mean().sqrt().clamp_min(1e-30)
+        scale = self.kappa * root_mean_square(site, own) / root_mean_square(site, push).clamp_min(1e-30)
         grad[cut] = own + scale * push
+
+
+def root_mean_square(site: Site, values: Tensor) -> Tensor:
+    """Over all ranks that share the site."""
+    if not site.shards:
+        return values.square().mean().sqrt()
+    total, count = site.shards.sum(torch.stack([values.square().sum(), values.new_tensor(values.numel())]))
+    return (total / count).sqrt()

@@ -33,8 +33,11 @@ class SparseOpt(Extra):
     def scale(self, site: Site) -> Tensor:
         """One number a weight: that of its row where it is active, 1 elsewhere."""
         rows = site.mask.transpose(0, 1) if site.transposed else site.mask
-        density = rows.flatten(1).float().mean(1)
-        share = site.mask.float().mean()  # on the device: nothing waits for it
+        density, share = rows.flatten(1).float().mean(1), site.mask.float().mean()  # on the device: none waits
+        if site.shards:  # a row lies whole on one rank, unless the weight is transposed; the layer does not
+            share = site.shards.sum(site.mask.float().sum()) / site.numel
+            if site.transposed:
+                density = site.shards.sum(rows.flatten(1).float().sum(1)) * len(rows) / site.numel
         factor = (density / share.clamp_min(1e-12)).sqrt().view(-1, *[1] * (rows.ndim - 1))
         factor = factor.transpose(0, 1) if site.transposed else factor
         return torch.where(site.mask, factor, 1.0).to(site.weight.dtype)

@@ -46,6 +46,8 @@ def unit_and_tail(weight: Tensor, delta: float) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(weight), torch.zeros_like(weight)
     unit = weight / norm
     half = rank.rank_grad(weight, delta) * (-norm / 2)  # R − ρ W̄
+    if 0.25 < delta < 0.75:  # the tail nearest δ̃ may lie on either side of 1/2
+        return unit, half - rank.rank_loss(weight, delta) * unit
     spread = (0.25 - half.square().sum()).clamp_min(0).sqrt()  # of ρ around 1/2; δ̃ says on which side it lies
-    rho = 0.5 - spread if delta <= 0.5 else 0.5 + spread
+    rho = 0.5 - spread if delta <= 0.25 else 0.5 + spread
     return unit, half + rho * unit

@@ -28,6 +28,11 @@ def refuse_shards(group: Group) -> None:
         )
 
 
+def check_batches(name: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"{name} has batches={count!r}, which is not a number of batches: give an int of 1 or more")
+
+
 @contextmanager
 def probing(group: Group, training: bool) -> Iterator[nn.Module]:
     """The bare model, in train or eval mode, with gradients on and random numbers keyed by (seed, step).

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..method import Group, Latent, Site
-from ..schedules import Step, as_step, cubic
+from ..schedules import Step, as_ramp, cubic
 
 
 @dataclass
@@ -24,15 +25,22 @@ class Thresholded(Latent):
     prune_end: Step = field(default=0.5, kw_only=True)
     p: float = field(default=1.0, kw_only=True)
 
+    def __post_init__(self) -> None:
+        if not self.p > 0.0:
+            raise ValueError(f"p={self.p!r} is no power: 1 is the soft threshold, 3 Feather's")
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        as_ramp(self.prune_start, self.prune_end, total_steps)
+        return super().updates(total_steps)
+
     def scheduled(self, group: Group) -> int:
-        first = as_step(self.prune_start, group.total_steps, "prune_start")
-        last = as_step(self.prune_end, group.total_steps, "prune_end")
+        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
         if group.step >= last:
             return group.final
         return round(cubic(group.total, group.final, last - first)(group.step - first))
 
     def reached_at(self, group: Group) -> int:
-        return max(as_step(self.prune_end, group.total_steps), 1)
+        return max(as_ramp(self.prune_start, self.prune_end, group.total_steps)[1], 1)
 
     def latent_at(self, site: Site, score: Tensor) -> Tensor:
         """The size of latent whose score this is; 0 for the score -inf."""

@@ -31,6 +31,10 @@ class DSR(Redistributing):
     update_end: Step | None = field(default=0.95, kw_only=True)
     threshold: float = field(default=1e-3, kw_only=True)  # at the start
 
+    def __post_init__(self) -> None:
+        if not self.threshold > 0.0:
+            raise ValueError(f"threshold={self.threshold!r} stays there when it is doubled: give one above 0, as 1e-3")
+
     def updates(self, total_steps: int) -> Sequence[int]:
         super().updates(total_steps)
         return lengthening(self.every, self.end(total_steps), total_steps)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..method import Group, Score, Site, register
-from ._probe import agree, batches, gradients, probing, refuse_shards
+from ._probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
 @register(
@@ -26,6 +26,11 @@ class GraSP(Score):
 
     batches: int = field(default=1, kw_only=True)
     temperature: float = field(default=200.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_batches("grasp", self.batches)
+        if not self.temperature > 0.0:
+            raise ValueError(f"temperature={self.temperature!r} cannot divide the logits: it must be positive")
 
     def score(self, site: Site) -> Tensor:
         assert site.scratch is not None

@@ -8,6 +8,7 @@ import torch
 
 from ..method import Group, register
 from ._kfac import damped_inverse, kronecker_factors
+from ._probe import check_batches
 from ._surgery import Surgery
 
 
@@ -29,6 +30,12 @@ class MLPrune(Surgery):
     batches: int = field(default=10, kw_only=True)
     damping: float = field(default=0.1, kw_only=True)
     compensate: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_batches("mlprune", self.batches)
+        if not self.damping > 0.0:  # the factors have null directions: softmax gives G one
+            raise ValueError(f"damping={self.damping!r} leaves factors without an inverse: it must be positive")
 
     def update(self, group: Group) -> None:
         inverses = []

@@ -29,6 +29,11 @@ class PowerProp(TopKAST):
     penalty: float = field(default=0.0, kw_only=True)
     prune_at: Step = field(default=0, kw_only=True)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.alpha >= 1.0:  # below 1 the gradient has a pole at 0
+            raise ValueError(f"alpha={self.alpha!r} is below 1: at 1 it is Top-KAST, above 1 PowerProp")
+
     def scheduled(self, group: Group) -> int:
         dense = group.step < as_step(self.prune_at, group.total_steps, "prune_at")
         return group.total if dense else group.final

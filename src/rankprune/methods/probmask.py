@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from .._optimizers import grad_scale
 from .._site import seeded
 from ..method import Group, Latent, Site, register
-from ..schedules import Step, as_step, cosine, cubic
+from ..schedules import Step, as_ramp, as_step, cosine, cubic
 
 EPS = 1e-20  # inside logarithms, as the authors have it
 
@@ -31,12 +32,14 @@ class ProbMask(Latent):
     ten drawn masks, whose count is random; here, from `fix_at` on, exactly as many as asked for stay, the likeliest.
     """
 
+    trains_cut: ClassVar[bool] = False
     score_lr: float | None = field(default=None, kw_only=True)
     prune_start: Step = field(default=0.16, kw_only=True)
     prune_end: Step = field(default=0.6, kw_only=True)
     fix_at: Step = field(default=0.9, kw_only=True)
 
     def updates(self, total_steps: int) -> Sequence[int]:
+        as_ramp(self.prune_start, self.prune_end, total_steps)
         return range(1, max(as_step(self.fix_at, total_steps, "fix_at"), 1) + 1)
 
     def start(self, group: Group) -> None:
@@ -86,7 +89,7 @@ class ProbMask(Latent):
 
     def expected(self, group: Group) -> float:
         """The budget of this step: all until `prune_start`, the final one from `prune_end` on."""
-        first, last = (as_step(step, group.total_steps) for step in (self.prune_start, self.prune_end))
+        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
         return cubic(group.total, group.final, last - first)(group.step - first)
 
     def score(self, site: Site) -> Tensor:
@@ -110,11 +113,11 @@ def logit(x: Tensor) -> Tensor:
 
 
 def project(sites: Sequence[Site], budget: float) -> None:
-    """The nearest point of {0 <= s <= 1, Σ s <= budget}: s - v, clamped, with one v >= 0 for all."""
+    """The nearest point of {0 <= s <= 1, Σ cost · s <= budget}: s - v · cost, clamped, with one v >= 0 for all."""
 
     def total(shift: float) -> float:
-        sums = [(s.state["probability"] - shift).clamp_(0, 1).sum(dtype=torch.float64) for s in sites]
-        return math.fsum(float(site.shards.sum(x) if site.shards else x) for site, x in zip(sites, sums))
+        sums = [(s.state["probability"] - shift * s.cost).clamp_(0, 1).sum(dtype=torch.float64) for s in sites]
+        return math.fsum(s.cost * float(s.shards.sum(x) if s.shards else x) for s, x in zip(sites, sums))
 
     if total(0.0) > budget:
         low, high = 0.0, 1e-3  # a step moves little: look near 0 first
@@ -126,4 +129,4 @@ def project(sites: Sequence[Site], budget: float) -> None:
     else:
         high = 0.0
     for site in sites:
-        site.state["probability"].sub_(high).clamp_(0, 1)
+        site.state["probability"].sub_(high * site.cost).clamp_(0, 1)

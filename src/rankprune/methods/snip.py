@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..method import Group, Score, Site, register
-from ._probe import agree, batches, gradients, probing, refuse_shards
+from ._probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
 @register(
@@ -24,6 +24,9 @@ class SNIP(Score):
     """
 
     batches: int = field(default=1, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_batches("snip", self.batches)
 
     def score(self, site: Site) -> Tensor:
         assert site.scratch is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,16 +26,20 @@ class STR(Thresholded):
     through the s they learn (SGD with the weight's own learning rate, momentum and decay), and the count is exact.
     """
 
+    trains_cut: ClassVar[bool] = False
+
     def start(self, group: Group) -> None:
         super().start(group)
         for site in group.sites:
             site.state |= {key: site.weight.new_zeros(()) for key in ("s", "slope", "velocity")}
 
     def score(self, site: Site) -> Tensor:
-        return torch.logit(site.state["latent"].abs(), eps=1e-7).sub_(site.state["s"])
+        size = torch.logit(site.state["latent"].abs(), eps=1e-7).sub_(site.state["s"])
+        return size if self.budget == "weights" else size.exp_()  # what is divided by a cost must be positive
 
     def latent_at(self, site: Site, score: Tensor) -> Tensor:
-        return torch.sigmoid(site.state["s"] + score)
+        size = score if self.budget == "weights" else score.clamp_min(0.0).log()
+        return torch.sigmoid(site.state["s"] + size)
 
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
         """∂L/∂W is the gradient above the threshold; ∂L/∂s = -g'(s) Σ sign(W) ∂L/∂Ŵ over the same is kept for later."""

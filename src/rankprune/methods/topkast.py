@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from .._optimizers import skipped
 from ..budget import kept
 from ..method import Group, Latent, Site, register
 
@@ -30,6 +31,12 @@ class TopKAST(Latent):
     penalty: float = field(default=1e-4, kw_only=True)
     norm: Literal[1, 2] = field(default=2, kw_only=True)  # of the penalty: |w|, or w²/2
 
+    def __post_init__(self) -> None:
+        if self.norm not in (1, 2):
+            raise ValueError(f"norm={self.norm!r} is unknown: use 1 or 2")
+        if self.backward_sparsity is not None and not 0.0 <= self.backward_sparsity < 1.0:
+            raise ValueError(f"backward_sparsity={self.backward_sparsity!r} is not in [0, 1): 0 trains all weights")
+
     def backward_count(self, group: Group) -> int:
         if self.backward_sparsity is None:
             return min(2 * group.final, group.total)
@@ -51,6 +58,8 @@ class TopKAST(Latent):
         for site, size in zip(group.sites, wide):
             if size < site.numel:
                 site.state["trained"] = group.keep(site, self.score, size).logical_or_(site.mask)
+            else:  # all of the layer is in B, whatever was before
+                site.state.pop("trained", None)
 
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
         trained = site.state.get("trained")
@@ -61,6 +70,8 @@ class TopKAST(Latent):
         if self.penalty:
             slope = before if self.norm == 2 else before.sign()
             strength = torch.where(site.mask, 1.0, group.total / group.final).to(slope)
+            if (skip := skipped(site.optimizer)) is not None:  # a step not taken has no penalty
+                strength.masked_fill_(skip.bool(), 0.0)
             site.weight.sub_(slope * strength, alpha=site.lr * self.penalty)
         if trained is not None:
             site.weight.copy_(torch.where(trained, site.weight, before))
