@@ -74,7 +74,7 @@ class StepHooks:
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
         if optimizer in self._stepped:  # the other optimizers sat that step out
-            self._finish()
+            self._settle()
         if not self._stepped:
             self._begin(optimizer)
         if self._replaced():
@@ -120,6 +120,8 @@ class StepHooks:
                 extra.after_step(site)
             if isinstance(group.method, Latent):
                 site.state["latent"].copy_(site.weight)
+                if len(self._stepped) + 1 < len(self.optimizers):  # the network may be run before the others step
+                    site.weight.copy_(group.method.effective(site))
             elif group.method.dense_state:
                 site.hide(site.weight)
             elif group in self._updating or not self._keeps_zeros[optimizer]:
@@ -140,6 +142,12 @@ class StepHooks:
         self._updating = []
         self._clock.tick(self._skipped)
         self._look()
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """End the step under way, as the optimizers that have not taken part sit it out."""
+        if self._stepped:
+            self._finish()
 
     def _update(self, groups: list[Group]) -> bool:
         """Let the methods move their masks; False, with the old masks, where a weight or gradient is not finite."""
@@ -200,12 +208,18 @@ class StepHooks:
         """Zeros outside the masks again, after others wrote weights or optimizer state."""
         for group in self.groups:
             for site in group.sites:
-                self._hide(group, site)
-                if isinstance(group.method, Latent) and self._changed(site) and not self._restored:
-                    # weights loaded without a state of ours: start from them
-                    site.state["latent"].copy_(group.method.to_latent(site.weight))
+                if isinstance(group.method, Latent):
+                    self._follow(group.method, site)
+                else:
+                    self._hide(group, site)
         self._dirty = self._restored = False
         self._look()
+
+    def _follow(self, method: Latent, site: Site) -> None:
+        """Start from weights loaded without a state of ours; swapped out and back they are the image still."""
+        if self._changed(site) and not self._restored and not torch.equal(site.weight, method.effective(site)):
+            site.state["latent"].copy_(method.to_latent(site.weight))
+        site.hide(site.weight)
 
     @torch.no_grad()
     def _start(self) -> None:

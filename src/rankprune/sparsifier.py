@@ -121,11 +121,13 @@ class Sparsifier(StepHooks):
 
     def state_dict(self) -> dict[str, Any]:
         """Clock, packed masks and the methods' state: plain tensors, numbers and strings."""
+        self._settle()
         return _checkpoint.pack(self.groups, self.step)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. Load the model and the optimizer as well, before or after, in any order."""
+        self._settle()
         self._clock.steps = _checkpoint.unpack(state, self.groups)
         self._dirty = self._restored = True
         for site, values in self._removed.items():
@@ -139,6 +141,7 @@ class Sparsifier(StepHooks):
         Off the target: raises NotAtTarget, or with `project=True` cuts the smallest weights at once.
         """
         if self._report is None:
+            self._settle()
             for group in self.groups:
                 if not group.at_target() and project:
                     group.project()
