@@ -38,7 +38,8 @@ def build_groups(
         raise ValueError(f"total_steps={total_steps!r} is not a number of optimizer steps: give an int of 1 or more")
     sites, left_out = find_sites(model, dense)
     if not sites:
-        raise ValueError(f"{type(model).__name__} has no prunable weight: no Conv, Linear or attention weight is left")
+        why = f"all are left out ({', '.join(sorted(set(left_out.values())))})" if left_out else "build it of them"
+        raise ValueError(f"{type(model).__name__} has no prunable weight of Conv, Linear or attention: {why}")
     rules: Mapping[str, Any] = method if isinstance(method, Mapping) else {"*": method}
     groups = []
     for glob, spec in rules.items():

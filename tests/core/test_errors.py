@@ -29,7 +29,13 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "sparsity nan": (lambda: attach(sparsity=float("nan")), r"sparsity=nan"),
     "too few for the layers": (lambda: attach(sparsity=0.9995), r"leaves 1 of 2008 weights for 3 layers"),
     "no site": (lambda: attach(nn.Sequential(nn.BatchNorm2d(3))), r"Sequential has no prunable weight"),
-    "all dense": (lambda: attach(dense=["*"]), r"no prunable weight"),
+    "all dense": (lambda: attach(dense=["*"]), r"no prunable weight .* all are left out \(kept dense\)"),
+    "all frozen": (lambda: rp.prune(cnn().requires_grad_(False), sparsity=0.5), r"all are left out \(frozen\)"),
+    "no shape yet": (lambda: attach(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4))), r"0.weight has no shape yet"),
+    "two of one name": (
+        lambda: attach(nn.ModuleDict({"fc": nn.Linear(4, 4), "module": nn.ModuleDict({"fc": nn.Linear(4, 4)})})),
+        r"fc.weight and module.fc.weight are both 'fc.weight' without wrappers: rename a module",
+    ),
     "unknown method": (lambda: attach(method="rpgg"), r"no method 'rpgg': did you mean 'rpg'"),
     "unknown hyper": (lambda: attach(lambd=3), r"rpg has no hyper-parameter 'lambd': did you mean 'lam'"),
     "hyper of another": (lambda: attach(method="magnitude", lam=3), r"magnitude has no hyper-parameter 'lam'"),
@@ -97,6 +103,8 @@ def test_attach_twice_and_owners() -> None:
 def test_a_glob_that_matches_nothing_is_said() -> None:
     with pytest.warns(UserWarning, match=r"dense='stem\*' matches no prunable weight"):
         attach(dense=["stem*"])
+    with pytest.warns(UserWarning, match=r"dense=Sequential matches no prunable weight"):
+        attach(dense=[nn.Sequential])
 
 
 def test_not_at_target_names_the_step() -> None:

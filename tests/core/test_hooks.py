@@ -345,6 +345,44 @@ def test_tied_frozen_dense_transposed_and_attention_weights() -> None:
     sp.finalize()
 
 
+def test_a_tied_weight_is_dense_where_any_of_its_modules_is() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(10, 6)
+            self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+            self.b.weight = self.a.weight
+            self.head = nn.Linear(6, 10)
+            self.head.weight = self.words.weight
+
+    for dense, found in [
+        ([], ["words.weight", "a.weight", "c.weight"]),
+        ([nn.Embedding], ["a.weight", "c.weight"]),
+        (["b", "head.weight"], ["c.weight"]),
+    ]:
+        model = Net()
+        sp = attach(model, sgd(model), dense=dense, sparsity=0.5)
+        assert list(sp.masks) == found
+        assert not set(found) & set(sp.left_out)
+
+
+def test_what_cannot_be_pruned_is_left_out_and_said() -> None:
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+    model = nn.Sequential(normed, nn.Linear(8, 8), nn.Linear(8, 0))
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, "gmp", sparsity=0.5)
+    assert list(sp.masks) == ["1.weight"]
+    assert sp.left_out == {
+        "0.weight": "no parameter of its own: a parametrization or a hook computes it",
+        "2.weight": "empty",
+    }
+    for _ in range(24):
+        model[:2](torch.ones(1, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert sp.finalize().kept == 32
+
+
 def test_ema_copies() -> None:
     model = cnn()
     ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
@@ -354,6 +392,7 @@ def test_ema_copies() -> None:
     assert any(p.detach()[~sp.masks[n.removeprefix("module.")]].count_nonzero() for n, p in ema.named_parameters()
                if n.removeprefix("module.") in sp.masks)  # fmt: skip
     sp.apply_to(ema)
+    sp.apply_to(torch.optim.swa_utils.AveragedModel(ema))  # wrapped twice, as an average of DDP's model is
     for name, parameter in ema.module.named_parameters():
         if name in sp.masks:
             assert parameter.detach()[~sp.masks[name]].count_nonzero() == 0
