@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankprune as rp
 from _nets import adamw, batch, cnn, sgd, train, vit
+from rankprune._clock import Clock
 from rankprune.method import Extra
 
 
@@ -157,6 +158,18 @@ def test_a_step_the_scaler_skips_does_not_count(fused: bool) -> None:
         zeros_hold(sp)
     assert sp.step == taken == 10
     assert moved == [4, 8]
+
+
+def test_the_clock_holds_no_flag_a_step() -> None:
+    """After the last update nobody asks for the time: what may have been skipped is one number on the device."""
+    clock = Clock()
+    for flag in (0.0, 1.0, 0.0, 2.0, 0.0):  # GradScaler sums over devices
+        clock.tick(torch.tensor(flag))
+    clock.tick(None)
+    held = [value for value in vars(clock).values() if isinstance(value, (Tensor, list))]
+    assert sum(len(value) if isinstance(value, list) else 1 for value in held) == 1
+    assert not clock.due([3])
+    assert clock.steps == 4
 
 
 class Watch(TorchDispatchMode):
