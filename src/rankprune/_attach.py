@@ -36,6 +36,10 @@ def build_groups(
     model = sources.model
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
         raise ValueError(f"total_steps={total_steps!r} is not a number of optimizer steps: give an int of 1 or more")
+    if isinstance(method, Method) and None not in (sparsity, method.sparsity) and sparsity != method.sparsity:
+        raise ValueError(
+            f"sparsity={sparsity} is given beside a method object with sparsity={method.sparsity}: give one of them"
+        )
     sites, left_out = find_sites(model, dense)
     if not sites:
         why = f"all are left out ({', '.join(sorted(set(left_out.values())))})" if left_out else "build it of them"

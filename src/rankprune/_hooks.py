@@ -223,13 +223,17 @@ class StepHooks:
 
     @torch.no_grad()
     def _start(self) -> None:
-        for group in self.groups:
-            group.budget, group.optimizers = group.total, self.optimizers
-            group.final = group.method.final_budget(group)
-            before = [site.weight.clone() for site in group.sites]  # a start may change weights as well as masks
-            group.start()
-            for site, values in zip(group.sites, before):
-                site.hide(site.weight)
-                if not torch.equal(values, site.weight):
-                    self._removed[site] = values
+        before = {site: site.weight.clone() for site in self.sites}  # a start may change weights as well as masks
+        try:
+            for group in self.groups:
+                group.budget, group.optimizers = group.total, self.optimizers
+                group.final = group.method.final_budget(group)
+                group.start()
+                for site in group.sites:
+                    site.hide(site.weight)
+        except BaseException:  # a method's data or loss failed: the groups before it are given their weights back
+            for site, values in before.items():
+                site.weight.copy_(values)
+            raise
+        self._removed = {site: values for site, values in before.items() if not torch.equal(values, site.weight)}
         self._look()

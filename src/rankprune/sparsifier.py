@@ -146,12 +146,19 @@ class Sparsifier(StepHooks):
                 if not group.at_target() and project:
                     group.project()
                 elif not group.at_target():
-                    raise NotAtTarget(
-                        f"{group.method.info.name} keeps {group.spent():,} of {group.total:,} at step {self.step} and "
-                        f"reaches the {group.final:,} asked for at step {group.method.reached_at(group)}: "
-                        f"train until then, or pass project=True to cut the rest now"
-                    )
+                    raise NotAtTarget(self._off_target(group))
             self._clean()
             self._report = self.summary()
             self.detach()
         return self._report
+
+    def _off_target(self, group: Group) -> str:
+        reached = group.method.reached_at(group)
+        keeps = f"{group.method.info.name} keeps {group.spent():,} of {group.total:,} at step {self.step}"
+        if self.step < reached:
+            return (
+                f"{keeps} and reaches the {group.final:,} asked for at step {reached}: "
+                f"train until then, or pass project=True to cut the rest now"
+            )
+        waits = " (an update met a weight or gradient that is not finite, and waits)" if group.retry else ""
+        return f"{keeps}, not the {group.final:,} asked for{waits}: pass project=True to cut to it now"
