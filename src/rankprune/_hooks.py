@@ -14,7 +14,7 @@ from ._gradients import GradientMask, all_finite
 from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped
 from ._sharding import local
 from ._site import Site
-from .method import Group, Latent
+from .method import Extra, Group, Latent, Method
 
 log = logging.getLogger("rankprune")
 
@@ -115,9 +115,7 @@ class StepHooks:
         for parameter, grad in self._stash.pop(optimizer, []):
             parameter.grad = grad
         for group, site in [] if self._replaced() else self._of(optimizer):
-            group.method.after_step(site, group)
-            for extra in group.extras:
-                extra.after_step(site)
+            self._after_step(group, site, skipped(optimizer))
             if isinstance(group.method, Latent):
                 site.state["latent"].copy_(site.weight)
                 if len(self._stepped) + 1 < len(self.optimizers):  # the network may be run before the others step
@@ -129,6 +127,18 @@ class StepHooks:
         self._stepped.append(optimizer)
         if len(self._stepped) == len(self.optimizers):
             self._finish()
+
+    def _after_step(self, group: Group, site: Site, flag: Tensor | None) -> None:
+        """What the method and the extras do to a weight that was stepped; undone, by a flag nobody reads, if not."""
+        calls = [e.after_step for e in group.extras if type(e).after_step is not Extra.after_step]
+        own = type(group.method).after_step is not Method.after_step
+        before = site.weight.clone() if flag is not None and (own or calls) else None
+        if own:
+            group.method.after_step(site, group)
+        for call in calls:
+            call(site)
+        if flag is not None and before is not None:
+            site.weight.copy_(torch.where(flag.to(before.device) != 0, before, site.weight))
 
     def _finish(self) -> None:
         self._stepped = []

@@ -160,6 +160,27 @@ def test_a_step_the_scaler_skips_does_not_count(fused: bool) -> None:
     assert moved == [4, 8]
 
 
+@pytest.mark.parametrize("method", ["topkast", "rigl+ham"])
+def test_a_step_a_fused_optimizer_skips_changes_no_weight(method: str) -> None:
+    """What a method or an extra does to the weight after a step is not done after none."""
+    model = cnn()
+    optimizer = adamw(model, fused=True)
+    sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24, **({"every": 4} if "+" in method else {}))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(1, 7):
+        before = [p.detach().clone() for s in sp.sites for p in (s.weight, s.value)]
+        x, y = batch(step)
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        if step in (2, 4):
+            sp.sites[0].parameter.grad[0] = float("nan" if step == 2 else "inf")
+        scaler.step(optimizer)
+        scaler.update(1024.0)
+        optimizer.zero_grad()
+        after = [p.detach() for s in sp.sites for p in (s.weight, s.value)]
+        assert all(torch.equal(a, b) for a, b in zip(before, after)) == (step in (2, 4))
+    assert sp.step == 4
+
+
 def test_the_clock_holds_no_flag_a_step() -> None:
     """After the last update nobody asks for the time: what may have been skipped is one number on the device."""
     clock = Clock()
