@@ -28,7 +28,7 @@ def build_groups(
     method: Any,
     sparsity: float | None,
     total_steps: int,
-    dense: Iterable[Any],
+    dense: Any,
     seed: int,
     extras: Sequence[Extra],
     hyper: Mapping[str, Any],
@@ -45,6 +45,8 @@ def build_groups(
         why = f"all are left out ({', '.join(sorted(set(left_out.values())))})" if left_out else "build it of them"
         raise ValueError(f"{type(model).__name__} has no prunable weight of Conv, Linear or attention: {why}")
     rules: Mapping[str, Any] = method if isinstance(method, Mapping) else {"*": method}
+    if not rules:
+        raise ValueError(f"method={method} names no method: give a glob and a method to each part of the model")
     groups = []
     for glob, spec in rules.items():
         mine = [s for s in sites if matches_name(glob, s.name)]
@@ -54,6 +56,9 @@ def build_groups(
         spec, named, own = split_extras(spec, hyper)
         made, added = as_method(spec, sparsity, own), (*named, *extras)
         for extra in added:
+            if not isinstance(extra, Extra):
+                way_out = f"write {f'{made.info.name}+{extra}'!r} or pass an object of rankprune.extras"
+                raise ValueError(f"extras holds {extra!r}, which is no extra: {way_out}")
             extra.check(made)
         groups.append(Group(made, mine, total_steps, seed, added, model, sources.data, sources.loss_fn))
     left_out |= {site.name: "no method named for it" for site in sites}
@@ -118,6 +123,8 @@ def check(group: Group) -> None:
 def check_sparsity(sparsity: Any, optional: bool = False) -> None:
     if sparsity is None and optional:
         return
+    if isinstance(sparsity, Mapping) or callable(sparsity):
+        raise ValueError(f"sparsity={sparsity!r} is not one number: for several pass a mapping of globs to methods")
     if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)) or not 0.0 < sparsity < 1.0:
         raise ValueError(f"sparsity={sparsity!r} is not between 0 and 1: 0.98 leaves 2 % of the weights")
 

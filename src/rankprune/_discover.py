@@ -19,14 +19,14 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
-def find_sites(model: nn.Module, dense: Iterable[Selector] = ()) -> tuple[list[Site], dict[str, str]]:
+def find_sites(model: nn.Module, dense: Selector | Iterable[Selector] = ()) -> tuple[list[Site], dict[str, str]]:
     """The prunable weights in the order of `named_parameters()`, and those left out with the reason.
 
     Prunable are the weights of Conv*, Linear and MultiheadAttention with more than one dimension. `dense` leaves out by
     glob (on the parameter's or the module's name) or by module type. A tied weight is one site, and dense where any of
     the modules that hold it is.
     """
-    dense = list(dense)
+    dense = [dense] if isinstance(dense, (str, type)) else list(dense)
     owners = _owners(model)
     order = {held[0][0]: i for i, held in enumerate(owners.values())}
     sites: dict[str, Site] = {}

@@ -25,7 +25,7 @@ def prune(
     sparsity: float,
     distribution: str | None = None,
     seed: int = 0,
-    dense: Iterable[str | type[nn.Module]] = (),
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
     data: Iterable[Any] | None = None,
     loss_fn: Callable[..., Tensor] | None = None,
 ) -> Report:
@@ -52,7 +52,7 @@ def sensitivity(
     model: nn.Module,
     evaluate: Callable[[nn.Module], float],
     sparsities: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.98),
-    dense: Iterable[str | type[nn.Module]] = (),
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
 ) -> dict[str, dict[float, float]]:
     """What `evaluate(model)` gives with one layer at a time cut by magnitude; the model is left as it was."""
     groups, _ = build_groups(Sources(model), "magnitude", 0.5, 1, dense, 0, (), {})

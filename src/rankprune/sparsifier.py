@@ -32,7 +32,7 @@ def attach(
     *,
     sparsity: float | None = None,
     total_steps: int,
-    dense: Iterable[str | type[nn.Module]] = (),
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
     seed: int = 0,
     extras: Sequence[Extra] = (),
     example: Any = None,

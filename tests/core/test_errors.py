@@ -25,6 +25,10 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "sparsity 0": (lambda: attach(sparsity=0.0), r"sparsity=0.0 is not between 0 and 1"),
     "sparsity 1": (lambda: attach(sparsity=1.0), r"sparsity=1.0"),
     "sparsity in percent": (lambda: attach(sparsity=98), r"sparsity=98 .*0.98"),
+    "sparsity by layer": (lambda: attach(sparsity={"0": 0.5}), r"sparsity=.*'0': 0.5.* is not one number: .* mapping"),
+    "empty mapping": (lambda: attach(method={}), r"method={} names no method"),
+    "extra by name": (lambda: attach(extras=["ham"]), r"extras holds 'ham', which is no extra: .*'rpg\+ham'"),
+    "grow as text": (lambda: attach(grow="0.3"), r"grow='0.3' is not a share of a layer"),
     "no sparsity": (lambda: attach(sparsity=None), r"sparsity=None"),
     "sparsity nan": (lambda: attach(sparsity=float("nan")), r"sparsity=nan"),
     "too few for the layers": (lambda: attach(sparsity=0.9995), r"leaves 1 of 2008 weights for 3 layers"),
@@ -128,6 +132,11 @@ def test_a_glob_that_matches_nothing_is_said() -> None:
         attach(dense=["stem*"])
     with pytest.warns(UserWarning, match=r"dense=Sequential matches no prunable weight"):
         attach(dense=[nn.Sequential])
+
+
+def test_one_glob_or_type_needs_no_list() -> None:
+    for dense, name in (("8.*", "8.weight"), (nn.Linear, "8.weight")):
+        assert attach(dense=dense).left_out == {name: "kept dense"}
 
 
 def test_not_at_target_names_the_step() -> None:
