@@ -36,6 +36,7 @@ class StepHooks:
         self._updating: list[Group] = []  # groups whose masks move in the step that is under way
         self._stepped: list[Optimizer] = []  # optimizers that have taken part in it
         self._skipped: Tensor | None = None  # its flag, where a fused optimizer decides by itself
+        self._swapped: dict[Site, Latent] = {}  # whose latents are in the weights' place, while an optimizer steps them
         self._stash: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = {}
         self._versions: dict[Site, int] = {}  # of the weights after our last look, to see when others write them
         self._removed: dict[Site, Tensor] = {}  # what attach cut off, until the first step
@@ -73,7 +74,7 @@ class StepHooks:
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
-        if optimizer in self._stepped:  # the other optimizers sat that step out
+        if optimizer in self._stepped or self._swapped:  # the other optimizers sat that step out, or it failed
             self._settle()
         if not self._stepped:
             self._begin(optimizer)
@@ -89,6 +90,7 @@ class StepHooks:
                     grad = local(site.parameter.grad)
                     grad.copy_(group.method.latent_grad(site, grad))
                 site.weight.copy_(site.state["latent"])
+                self._swapped[site] = group.method
             elif group not in self._updating and not group.method.dense_state:
                 self._gradients[site].run()
             for extra in group.extras:
@@ -118,6 +120,7 @@ class StepHooks:
             self._after_step(group, site, skipped(optimizer))
             if isinstance(group.method, Latent):
                 site.state["latent"].copy_(site.weight)
+                self._swapped.pop(site, None)
                 if len(self._stepped) + 1 < len(self.optimizers):  # the network may be run before the others step
                     site.weight.copy_(group.method.effective(site))
             elif group.method.dense_state:
@@ -155,7 +158,11 @@ class StepHooks:
 
     @torch.no_grad()
     def _settle(self) -> None:
-        """End the step under way, as the optimizers that have not taken part sit it out."""
+        """End the step under way, as the optimizers that have not taken part sit it out, or one of them failed."""
+        for site, method in self._swapped.items():
+            site.weight.copy_(method.effective(site))
+            self._versions[site] = site.parameter._version
+        self._swapped = {}
         if self._stepped:
             self._finish()
 

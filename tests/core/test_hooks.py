@@ -443,6 +443,39 @@ def test_channels_last_and_half_precision() -> None:
     sp.finalize()
 
 
+@pytest.mark.parametrize("method", ["powerprop", "feather", "topkast"])
+def test_a_step_that_fails_in_the_middle_loses_no_latent(method: str) -> None:
+    """An interrupt, or too little memory: the optimizer raises when the latent has taken the weight's place."""
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24)
+    train(model, optimizer, 1, 15)
+    before = [tensor.clone() for site in sp.sites for tensor in (site.weight, site.value)]
+
+    def fails(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer._init_group = fails
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+        del optimizer._init_group
+
+    interrupted()
+    assert sp.state_dict()["step"] == 15
+    after = [tensor for site in sp.sites for tensor in (site.weight, site.value)]
+    assert all(torch.equal(a, b) for a, b in zip(before, after))
+    interrupted()
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.step()  # as it is: the next step finds the latents as they were
+    assert all(torch.equal(a, b) for a, b in zip(before[1::2], after[1::2]))
+    interrupted()
+    sp.finalize()
+    assert all(torch.equal(a, site.weight) for a, site in zip(before[::2], sp.sites))
+
+
 def test_extras_are_called_around_every_step_that_is_taken() -> None:
     class Count(Extra):
         calls: list[tuple[str, str]]
