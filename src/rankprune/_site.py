@@ -141,5 +141,8 @@ class Site:
             self.mask = self.mask.to(tensor.device)
         bits, keep = tensor.view(_BITS[tensor.element_size()]), self.mask.view(torch.int8)
         rows = _CACHED * len(keep) // max(1, keep.numel()) if tensor.device.type == "cpu" else len(keep)
+        if rows >= len(keep):
+            bits.mul_(keep)
+            return
         for part, kept in zip(bits.split(max(1, rows)), keep.split(max(1, rows)), strict=True):
             part.mul_(kept)
