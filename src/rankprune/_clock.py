@@ -39,11 +39,11 @@ class Clock:
         self._unsure += 1
         self._skips = flag if self._skips is None else self._skips + flag.to(self._skips.device)
 
-    def due(self, updates: Sequence[int]) -> bool:
-        """Whether the next step is one of `updates` (sorted)."""
+    def due(self, updates: Sequence[int], within: int = 1) -> bool:
+        """Whether one of the next `within` steps is among `updates` (sorted)."""
         index = bisect.bisect_right(updates, self._sure)
-        if index == len(updates) or self._sure + self._unsure + 1 < updates[index]:
+        if index == len(updates) or self._sure + self._unsure + within < updates[index]:
             return False
         following = self.steps + 1
         index = bisect.bisect_left(updates, following)
-        return index < len(updates) and updates[index] == following
+        return index < len(updates) and updates[index] < following + within

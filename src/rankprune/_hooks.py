@@ -35,6 +35,8 @@ class StepHooks:
         self._restored = False  # a state of ours was loaded and no step taken since
         self._updating: list[Group] = []  # groups whose masks move in the step that is under way
         self._stepped: list[Optimizer] = []  # optimizers that have taken part in it
+        self._recent: set[Optimizer] = set()  # optimizers that have stepped since a gradient last arrived
+        self._together = False  # all of them were seen to step on the gradients of one backward pass
         self._skipped: Tensor | None = None  # its flag, where a fused optimizer decides by itself
         self._swapped: dict[Site, Latent] = {}  # whose latents are in the weights' place, while an optimizer steps them
         self._stash: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = {}
@@ -74,7 +76,8 @@ class StepHooks:
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
-        if optimizer in self._stepped or self._swapped:  # the other optimizers sat that step out, or it failed
+        over = optimizer in self._stepped or (self._together and not self._recent)
+        if over or self._swapped:  # the other optimizers sat that step out, or it failed
             self._settle()
         if not self._stepped:
             self._begin(optimizer)
@@ -128,6 +131,8 @@ class StepHooks:
             elif group in self._updating or not self._keeps_zeros[optimizer]:
                 site.hide_all()
         self._stepped.append(optimizer)
+        self._recent.add(optimizer)
+        self._together |= len(self._recent) == len(self.optimizers)
         if len(self._stepped) == len(self.optimizers):
             self._finish()
 
@@ -191,13 +196,18 @@ class StepHooks:
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _due(self, group: Group) -> bool:
-        """Whether the next step moves this group's masks."""
-        return group.retry or self._clock.due(group.updates())
+    def _due(self, group: Group, within: int = 1) -> bool:
+        """Whether the next step (or one of several) moves this group's masks."""
+        return group.retry or self._clock.due(group.updates(), within)
 
     def _wants_dense(self, group: Group) -> bool:
-        """Whether the next step needs this group's gradients dense."""
-        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group)
+        """Whether the step that a gradient arrives for needs this group's dense.
+
+        With several optimizers it may be the step under way or, where the others sit that out, the next.
+        """
+        self._recent.clear()
+        within = 2 if self._stepped else 1
+        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group, within)
 
     def _replaced(self) -> bool:
         """Whether a mask update stands in for the optimizer step that is under way."""

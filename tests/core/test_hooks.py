@@ -252,6 +252,46 @@ def test_two_optimizers_are_one_step() -> None:
     sp.finalize()
 
 
+@pytest.mark.parametrize("method", ["rigl", "rpg"])
+def test_growth_sees_dense_gradients_where_an_optimizer_sits_out(method: str) -> None:
+    alone, model = cnn(), cnn()
+    first, optimizer = sgd(alone), sgd(model)
+    idle = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    one, two = attach(alone, first, method), attach(model, [optimizer, idle], method)
+    train(alone, first, 1, 24)
+    train(model, optimizer, 1, 24)
+    one.finalize()
+    two.finalize()
+    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), model.parameters()))
+
+
+@pytest.mark.parametrize("skip", [1, 2, 5, 7, 8])
+@pytest.mark.parametrize("which", [0, 1])
+def test_two_optimizers_stay_in_step_when_a_scaler_skips_one(skip: int, which: int) -> None:
+    class Watched(rp.methods.RigL):
+        def update(self, group: Any) -> None:
+            dense.append([bool(site.grad[~site.mask].count_nonzero()) for site in group.sites])
+            super().update(group)
+
+    dense: list[list[bool]] = []
+    model = cnn()
+    both = [torch.optim.SGD(part.parameters(), lr=0.05, momentum=0.9) for part in (model[:5], model[5:])]
+    sp = rp.attach(model, both, Watched(every=4, update_end=1.0), sparsity=0.9, total_steps=24)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(1, 24):
+        x, y = batch(step)
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        if step == skip:
+            sp.sites[2 * which].parameter.grad[0] = float("inf")
+        for optimizer in both:
+            scaler.step(optimizer)
+        scaler.update(4.0)
+        model.zero_grad()
+        if step > skip + 1:
+            assert sp.step == step  # and none is under way
+    assert dense[1:] == [[True] * 3] * (len(dense) - 1)
+
+
 # -- optimizers -------------------------------------------------------------------------------------------------------
 
 
