@@ -161,6 +161,15 @@ def test_attention_projections_are_counted() -> None:
     assert [r.dense for r in sorted(report.rows, key=lambda r: r.name)] == [14 * 24, 640, 640, 14 * 40]
 
 
+def test_positions_of_a_fused_projection() -> None:
+    attention = nn.MultiheadAttention(6, 2)
+    for tokens in (1, 2, 4, 6):
+        x = torch.randn(tokens, 6)
+        assert flops.positions(attention, (x, x, x)) == {"in_proj_weight": tokens, "out_proj.weight": tokens}
+    queries, keys = torch.randn(2, 6), torch.randn(5, 6)
+    assert flops.positions(attention, (queries, keys, keys)) == {"in_proj_weight": 4, "out_proj.weight": 2}
+
+
 def test_the_fast_path_of_an_encoder_hides_nothing() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True).eval()
     report = flops.count(nn.TransformerEncoder(layer, 2, enable_nested_tensor=True), torch.randn(3, 4, 8))

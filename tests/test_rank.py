@@ -404,3 +404,6 @@ def test_profile_counts_shared_weights_once_and_attention_projections() -> None:
     net = nn.ModuleDict({"attn": nn.MultiheadAttention(8, 2), "a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
     net["b"].weight = net["a"].weight
     assert [r.name for r in rank.profile(net).rows] == ["attn.in_proj_weight", "attn.out_proj.weight", "a.weight"]
+    words = nn.ModuleDict({"words": nn.Embedding(5, 4), "head": nn.Linear(4, 5)})
+    words["head"].weight = words["words"].weight
+    assert [r.name for r in rank.profile(words).rows] == ["words.weight"]  # as masks and MACs name it

@@ -28,7 +28,7 @@ def build_groups(
     method: Any,
     sparsity: float | None,
     total_steps: int,
-    dense: Iterable[Any],
+    dense: Any,
     seed: int,
     extras: Sequence[Extra],
     hyper: Mapping[str, Any],
@@ -36,10 +36,17 @@ def build_groups(
     model = sources.model
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
         raise ValueError(f"total_steps={total_steps!r} is not a number of optimizer steps: give an int of 1 or more")
+    if isinstance(method, Method) and None not in (sparsity, method.sparsity) and sparsity != method.sparsity:
+        raise ValueError(
+            f"sparsity={sparsity} is given beside a method object with sparsity={method.sparsity}: give one of them"
+        )
     sites, left_out = find_sites(model, dense)
     if not sites:
-        raise ValueError(f"{type(model).__name__} has no prunable weight: no Conv, Linear or attention weight is left")
+        why = f"all are left out ({', '.join(sorted(set(left_out.values())))})" if left_out else "build it of them"
+        raise ValueError(f"{type(model).__name__} has no prunable weight of Conv, Linear or attention: {why}")
     rules: Mapping[str, Any] = method if isinstance(method, Mapping) else {"*": method}
+    if not rules:
+        raise ValueError(f"method={method} names no method: give a glob and a method to each part of the model")
     groups = []
     for glob, spec in rules.items():
         mine = [s for s in sites if matches_name(glob, s.name)]
@@ -49,6 +56,9 @@ def build_groups(
         spec, named, own = split_extras(spec, hyper)
         made, added = as_method(spec, sparsity, own), (*named, *extras)
         for extra in added:
+            if not isinstance(extra, Extra):
+                way_out = f"write {f'{made.info.name}+{extra}'!r} or pass an object of rankprune.extras"
+                raise ValueError(f"extras holds {extra!r}, which is no extra: {way_out}")
             extra.check(made)
         groups.append(Group(made, mine, total_steps, seed, added, model, sources.data, sources.loss_fn))
     left_out |= {site.name: "no method named for it" for site in sites}
@@ -113,6 +123,8 @@ def check(group: Group) -> None:
 def check_sparsity(sparsity: Any, optional: bool = False) -> None:
     if sparsity is None and optional:
         return
+    if isinstance(sparsity, Mapping) or callable(sparsity):
+        raise ValueError(f"sparsity={sparsity!r} is not one number: for several pass a mapping of globs to methods")
     if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)) or not 0.0 < sparsity < 1.0:
         raise ValueError(f"sparsity={sparsity!r} is not between 0 and 1: 0.98 leaves 2 % of the weights")
 

@@ -90,6 +90,12 @@ def _check(entry: Mapping[str, Any], group: Group) -> list[Tensor]:
             raise ValueError(f"the mask of {site.key} in the checkpoint is damaged: use another checkpoint")
         bits = np.unpackbits(packed.cpu().numpy(), count=site.numel)
         masks.append(torch.from_numpy(bits).bool().reshape(site.shape))
+    kept, name = sum(int(mask.sum()) for mask in masks), group.method.info.name
+    if group.method.info.exact == "always" and group.method.budget == "weights" and kept != entry["budget"]:
+        raise ValueError(
+            f"the masks of {name} in the checkpoint keep {kept}, not the {entry['budget']} it declares: "
+            "use another checkpoint"
+        )
     return masks
 
 

@@ -14,7 +14,7 @@ from ._gradients import GradientMask, all_finite
 from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped
 from ._sharding import local
 from ._site import Site
-from .method import Group, Latent
+from .method import Extra, Group, Latent, Method
 
 log = logging.getLogger("rankprune")
 
@@ -35,7 +35,10 @@ class StepHooks:
         self._restored = False  # a state of ours was loaded and no step taken since
         self._updating: list[Group] = []  # groups whose masks move in the step that is under way
         self._stepped: list[Optimizer] = []  # optimizers that have taken part in it
+        self._recent: set[Optimizer] = set()  # optimizers that have stepped since a gradient last arrived
+        self._together = False  # all of them were seen to step on the gradients of one backward pass
         self._skipped: Tensor | None = None  # its flag, where a fused optimizer decides by itself
+        self._swapped: dict[Site, Latent] = {}  # whose latents are in the weights' place, while an optimizer steps them
         self._stash: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = {}
         self._versions: dict[Site, int] = {}  # of the weights after our last look, to see when others write them
         self._removed: dict[Site, Tensor] = {}  # what attach cut off, until the first step
@@ -73,8 +76,9 @@ class StepHooks:
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
-        if optimizer in self._stepped:  # the other optimizers sat that step out
-            self._finish()
+        over = optimizer in self._stepped or (self._together and not self._recent)
+        if over or self._swapped:  # the other optimizers sat that step out, or it failed
+            self._settle()
         if not self._stepped:
             self._begin(optimizer)
         if self._replaced():
@@ -89,6 +93,7 @@ class StepHooks:
                     grad = local(site.parameter.grad)
                     grad.copy_(group.method.latent_grad(site, grad))
                 site.weight.copy_(site.state["latent"])
+                self._swapped[site] = group.method
             elif group not in self._updating and not group.method.dense_state:
                 self._gradients[site].run()
             for extra in group.extras:
@@ -115,18 +120,33 @@ class StepHooks:
         for parameter, grad in self._stash.pop(optimizer, []):
             parameter.grad = grad
         for group, site in [] if self._replaced() else self._of(optimizer):
-            group.method.after_step(site, group)
-            for extra in group.extras:
-                extra.after_step(site)
+            self._after_step(group, site, skipped(optimizer))
             if isinstance(group.method, Latent):
                 site.state["latent"].copy_(site.weight)
+                self._swapped.pop(site, None)
+                if len(self._stepped) + 1 < len(self.optimizers):  # the network may be run before the others step
+                    site.weight.copy_(group.method.effective(site))
             elif group.method.dense_state:
                 site.hide(site.weight)
             elif group in self._updating or not self._keeps_zeros[optimizer]:
                 site.hide_all()
         self._stepped.append(optimizer)
+        self._recent.add(optimizer)
+        self._together |= len(self._recent) == len(self.optimizers)
         if len(self._stepped) == len(self.optimizers):
             self._finish()
+
+    def _after_step(self, group: Group, site: Site, flag: Tensor | None) -> None:
+        """What the method and the extras do to a weight that was stepped; undone, by a flag nobody reads, if not."""
+        calls = [e.after_step for e in group.extras if type(e).after_step is not Extra.after_step]
+        own = type(group.method).after_step is not Method.after_step
+        before = site.weight.clone() if flag is not None and (own or calls) else None
+        if own:
+            group.method.after_step(site, group)
+        for call in calls:
+            call(site)
+        if flag is not None and before is not None:
+            site.weight.copy_(torch.where(flag.to(before.device) != 0, before, site.weight))
 
     def _finish(self) -> None:
         self._stepped = []
@@ -140,6 +160,16 @@ class StepHooks:
         self._updating = []
         self._clock.tick(self._skipped)
         self._look()
+
+    @torch.no_grad()
+    def _settle(self) -> None:
+        """End the step under way, as the optimizers that have not taken part sit it out, or one of them failed."""
+        for site, method in self._swapped.items():
+            site.weight.copy_(method.effective(site))
+            self._versions[site] = site.parameter._version
+        self._swapped = {}
+        if self._stepped:
+            self._finish()
 
     def _update(self, groups: list[Group]) -> bool:
         """Let the methods move their masks; False, with the old masks, where a weight or gradient is not finite."""
@@ -166,13 +196,18 @@ class StepHooks:
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
-    def _due(self, group: Group) -> bool:
-        """Whether the next step moves this group's masks."""
-        return group.retry or self._clock.due(group.updates())
+    def _due(self, group: Group, within: int = 1) -> bool:
+        """Whether the next step (or one of several) moves this group's masks."""
+        return group.retry or self._clock.due(group.updates(), within)
 
     def _wants_dense(self, group: Group) -> bool:
-        """Whether the next step needs this group's gradients dense."""
-        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group)
+        """Whether the step that a gradient arrives for needs this group's dense.
+
+        With several optimizers it may be the step under way or, where the others sit that out, the next.
+        """
+        self._recent.clear()
+        within = 2 if self._stepped else 1
+        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group, within)
 
     def _replaced(self) -> bool:
         """Whether a mask update stands in for the optimizer step that is under way."""
@@ -200,22 +235,32 @@ class StepHooks:
         """Zeros outside the masks again, after others wrote weights or optimizer state."""
         for group in self.groups:
             for site in group.sites:
-                self._hide(group, site)
-                if isinstance(group.method, Latent) and self._changed(site) and not self._restored:
-                    # weights loaded without a state of ours: start from them
-                    site.state["latent"].copy_(group.method.to_latent(site.weight))
+                if isinstance(group.method, Latent):
+                    self._follow(group.method, site)
+                else:
+                    self._hide(group, site)
         self._dirty = self._restored = False
         self._look()
 
+    def _follow(self, method: Latent, site: Site) -> None:
+        """Start from weights loaded without a state of ours; swapped out and back they are the image still."""
+        if self._changed(site) and not self._restored and not torch.equal(site.weight, method.effective(site)):
+            site.state["latent"].copy_(method.to_latent(site.weight))
+        site.hide(site.weight)
+
     @torch.no_grad()
     def _start(self) -> None:
-        for group in self.groups:
-            group.budget, group.optimizers = group.total, self.optimizers
-            group.final = group.method.final_budget(group)
-            before = [site.weight.clone() for site in group.sites]  # a start may change weights as well as masks
-            group.start()
-            for site, values in zip(group.sites, before):
-                site.hide(site.weight)
-                if not torch.equal(values, site.weight):
-                    self._removed[site] = values
+        before = {site: site.weight.clone() for site in self.sites}  # a start may change weights as well as masks
+        try:
+            for group in self.groups:
+                group.budget, group.optimizers = group.total, self.optimizers
+                group.final = group.method.final_budget(group)
+                group.start()
+                for site in group.sites:
+                    site.hide(site.weight)
+        except BaseException:  # a method's data or loss failed: the groups before it are given their weights back
+            for site, values in before.items():
+                site.weight.copy_(values)
+            raise
+        self._removed = {site: values for site, values in before.items() if not torch.equal(values, site.weight)}
         self._look()

@@ -77,7 +77,7 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     return True
 
 
-def skipped(optimizer: Optimizer | None) -> Tensor | None:
+def skipped(optimizer: Optimizer) -> Tensor | None:
     """The flag a GradScaler leaves on an optimizer that decides by itself (fused): 1 where the step was skipped."""
     found = getattr(optimizer, "found_inf", None)
     return found if isinstance(found, Tensor) else None

@@ -15,14 +15,13 @@ from ._sharding import RowShards, local
 Kind = Literal["conv", "linear", "attention"]
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CACHED = 2**18  # weights masked at a time on a CPU
-_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def canonical(name: str) -> str:
-    """A parameter's name without the prefixes that DDP, torch.compile and others put into it."""
-    for wrapper in _WRAPPERS:
-        name = name.removeprefix(wrapper).replace("." + wrapper, ".")
-    return name
+    """A parameter's name without what DDP, torch.compile and others, one around another, put into it."""
+    *path, own = name.split(".")
+    return ".".join([*(part for part in path if part not in _WRAPPERS), own])
 
 
 def seeded(seed: int, step: int, name: str) -> torch.Generator:
@@ -142,5 +141,8 @@ class Site:
             self.mask = self.mask.to(tensor.device)
         bits, keep = tensor.view(_BITS[tensor.element_size()]), self.mask.view(torch.int8)
         rows = _CACHED * len(keep) // max(1, keep.numel()) if tensor.device.type == "cpu" else len(keep)
+        if rows >= len(keep):
+            bits.mul_(keep)
+            return
         for part, kept in zip(bits.split(max(1, rows)), keep.split(max(1, rows)), strict=True):
             part.mul_(kept)

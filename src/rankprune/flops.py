@@ -91,10 +91,11 @@ def count(model: nn.Module, example: Any, masks: Mapping[str, Tensor] | None = N
 def positions(model: nn.Module, example: Any) -> dict[str, int]:
     """How many positions one weight of each layer meets in a forward pass: what it costs in MACs, by parameter name."""
     weights, uses = _uses(model, example)
-    found: dict[str, int] = {}
-    for (name, _, blocks), met in uses.items():
-        found[name] = found.get(name, 0) + met // blocks
-    return {name: found[name] for name in weights if found.get(name)}
+    met: dict[str, int] = {}
+    parts: dict[str, int] = {}
+    for (name, _, blocks), n in uses.items():
+        met[name], parts[name] = met.get(name, 0) + n, blocks  # the mean over the blocks: rounded once, at the end
+    return {name: round(met[name] / parts[name]) for name in weights if met.get(name)}
 
 
 def _uses(model: nn.Module, example: Any) -> tuple[dict[str, Tensor], _Uses]:

@@ -188,8 +188,8 @@ class DropGrow(Periodic, Method):
         for name, allowed in (("drop", ("magnitude", "relative")), ("growth", ("top", "sampled"))):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
-        if not callable(self.grow) and not 0.0 <= self.grow <= 1.0:
-            raise ValueError(f"grow={self.grow!r} is not a share of the weights: give a number in [0, 1]")
+        if not callable(self.grow) and not (isinstance(self.grow, (int, float)) and 0.0 <= self.grow <= 1.0):
+            raise ValueError(f"grow={self.grow!r} is not a share of a layer: give 0 to 1, such as 0.3, or a schedule")
         return super().updates(total_steps)
 
     def drop_score(self, site: Site) -> Tensor:

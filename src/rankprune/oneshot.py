@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -22,15 +23,18 @@ def prune(
     method: str | Method = "magnitude",
     *,
     sparsity: float,
-    distribution: str = "global",
+    distribution: str | None = None,
     seed: int = 0,
-    dense: Iterable[str | type[nn.Module]] = (),
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
     data: Iterable[Any] | None = None,
     loss_fn: Callable[..., Tensor] | None = None,
 ) -> Report:
-    """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static"."""
+    """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static".
+
+    `distribution` is "global" unless given; that of a method object is its own.
+    """
     info = method_info(method) if isinstance(method, str) else method.info
-    hyper = {"distribution": distribution} if isinstance(method, str) else {}
+    hyper = {"distribution": distribution or "global"} if isinstance(method, str) or distribution else {}
     if not issubclass(info.cls, Score) or not info.cls.at_once:
         raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
     groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper)
@@ -48,7 +52,7 @@ def sensitivity(
     model: nn.Module,
     evaluate: Callable[[nn.Module], float],
     sparsities: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.98),
-    dense: Iterable[str | type[nn.Module]] = (),
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
 ) -> dict[str, dict[float, float]]:
     """What `evaluate(model)` gives with one layer at a time cut by magnitude; the model is left as it was."""
     groups, _ = build_groups(Sources(model), "magnitude", 0.5, 1, dense, 0, (), {})
@@ -71,6 +75,10 @@ def _with_layer_cut(model: nn.Module, site: Site, sparsity: float, evaluate: Cal
 @torch.no_grad()
 def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = None) -> None:
     """Re-estimate the running statistics of BatchNorm as plain averages over the batches of a loader."""
+    waiting = islice(loader, batches)
+    first = list(islice(waiting, 1))  # before anything is reset
+    if not first:
+        raise ValueError(f"the loader gave no batch (batches={batches}) to average over: pass one that is not used up")
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     modes = {module: module.training for module in model.modules()}
     momenta = {norm: norm.momentum for norm in norms}
@@ -81,9 +89,7 @@ def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = N
         norm.momentum = None  # None: the cumulative average
         norm.train()
     try:
-        for i, batch in enumerate(loader):
-            if i == batches:
-                break
+        for batch in chain(first, waiting):
             inputs = batch[0] if isinstance(batch, (list, tuple)) else batch
             model(inputs.to(device))
     finally:

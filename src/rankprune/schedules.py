@@ -24,7 +24,7 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
     else:
         try:
             share = float(step.rstrip("%")) / 100 if isinstance(step, str) and step.endswith("%") else float(step)
-        except ValueError:
+        except (TypeError, ValueError):
             raise ValueError(f"{name}={step!r} is not a step: give an int, a share such as 0.8, or '80%'") from None
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"{name}={step!r} is outside the run: a share lies in 0..1 (an int counts steps)")

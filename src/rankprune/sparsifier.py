@@ -32,7 +32,7 @@ def attach(
     *,
     sparsity: float | None = None,
     total_steps: int,
-    dense: Iterable[str | type[nn.Module]] = (),
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
     seed: int = 0,
     extras: Sequence[Extra] = (),
     example: Any = None,
@@ -121,11 +121,13 @@ class Sparsifier(StepHooks):
 
     def state_dict(self) -> dict[str, Any]:
         """Clock, packed masks and the methods' state: plain tensors, numbers and strings."""
+        self._settle()
         return _checkpoint.pack(self.groups, self.step)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. Load the model and the optimizer as well, before or after, in any order."""
+        self._settle()
         self._clock.steps = _checkpoint.unpack(state, self.groups)
         self._dirty = self._restored = True
         for site, values in self._removed.items():
@@ -139,16 +141,24 @@ class Sparsifier(StepHooks):
         Off the target: raises NotAtTarget, or with `project=True` cuts the smallest weights at once.
         """
         if self._report is None:
+            self._settle()
             for group in self.groups:
                 if not group.at_target() and project:
                     group.project()
                 elif not group.at_target():
-                    raise NotAtTarget(
-                        f"{group.method.info.name} keeps {group.spent():,} of {group.total:,} at step {self.step} and "
-                        f"reaches the {group.final:,} asked for at step {group.method.reached_at(group)}: "
-                        f"train until then, or pass project=True to cut the rest now"
-                    )
+                    raise NotAtTarget(self._off_target(group))
             self._clean()
             self._report = self.summary()
             self.detach()
         return self._report
+
+    def _off_target(self, group: Group) -> str:
+        reached = group.method.reached_at(group)
+        keeps = f"{group.method.info.name} keeps {group.spent():,} of {group.total:,} at step {self.step}"
+        if self.step < reached:
+            return (
+                f"{keeps} and reaches the {group.final:,} asked for at step {reached}: "
+                f"train until then, or pass project=True to cut the rest now"
+            )
+        waits = " (an update met a weight or gradient that is not finite, and waits)" if group.retry else ""
+        return f"{keeps}, not the {group.final:,} asked for{waits}: pass project=True to cut to it now"

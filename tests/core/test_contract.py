@@ -198,3 +198,56 @@ def test_a_closure_is_the_same_as_a_plain_step(name: str) -> None:
         assert second.step(closure) is not None
     assert one.step == two.step
     assert all(torch.equal(a, b) for a, b in zip(plain.state_dict().values(), closed.state_dict().values()))
+
+
+def outside(sp: rp.Sparsifier) -> int:
+    return sum(int(site.weight[~site.mask].count_nonzero()) for site in sp.sites)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_true_zeros_where_masks_or_weights_were_set_by_hand(name: str) -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = start(name, model, optimizer)
+    train(model, optimizer, 1, 5)
+    sp.set_masks({key: mask.clone().logical_and_(torch.rand(mask.shape) < 0.8) for key, mask in sp.masks.items()})
+    assert outside(sp) == 0
+    model.load_state_dict(cnn(seed=3).state_dict())  # an average of weights, say
+    report = sp.finalize(project=True)
+    assert outside(sp) == 0
+    assert report.kept == kept(2008, 0.9)
+    assert sum(int(site.weight.count_nonzero()) for site in sp.sites) <= report.kept
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_swapped_out_and_back_change_nothing(name: str) -> None:
+    """To evaluate an average of the weights, others load it and load the weights again."""
+
+    def run(swap: bool) -> nn.Module:
+        model = cnn()
+        optimizer = sgd(model)
+        sp = start(name, model, optimizer)
+        train(model, optimizer, 1, 8)
+        if swap:
+            own = copy.deepcopy(model.state_dict())
+            model.load_state_dict(cnn(seed=3).state_dict())
+            model.load_state_dict(own)
+        train(model, optimizer, 9, STEPS)
+        sp.finalize()
+        return model
+
+    assert all(torch.equal(a, b) for a, b in zip(run(True).parameters(), run(False).parameters()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_optimizer_that_sits_out(name: str) -> None:
+    """Each step of the other counts, the last one too, and the network never sees more than its masks."""
+    model = cnn()
+    optimizer, idle = sgd(model), torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    sp = start(name, model, [optimizer, idle])
+    found = []
+    train(model, optimizer, 1, STEPS, lambda _: found.append(outside(sp)))
+    assert found == [0] * STEPS
+    assert sp.state_dict()["step"] == sp.step == STEPS
+    assert sp.finalize().kept == kept(2008, 0.9)
+    assert outside(sp) == 0

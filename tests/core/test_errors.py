@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import rankprune as rp
-from _nets import adamw, cnn, sgd, train, vit
+from _nets import adamw, batch, cnn, sgd, train, vit
 
 
 def attach(model: nn.Module | None = None, method: Any = "rpg", **options: Any) -> rp.Sparsifier:
@@ -25,11 +25,21 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "sparsity 0": (lambda: attach(sparsity=0.0), r"sparsity=0.0 is not between 0 and 1"),
     "sparsity 1": (lambda: attach(sparsity=1.0), r"sparsity=1.0"),
     "sparsity in percent": (lambda: attach(sparsity=98), r"sparsity=98 .*0.98"),
+    "sparsity by layer": (lambda: attach(sparsity={"0": 0.5}), r"sparsity=.*'0': 0.5.* is not one number: .* mapping"),
+    "empty mapping": (lambda: attach(method={}), r"method={} names no method"),
+    "extra by name": (lambda: attach(extras=["ham"]), r"extras holds 'ham', which is no extra: .*'rpg\+ham'"),
+    "grow as text": (lambda: attach(grow="0.3"), r"grow='0.3' is not a share of a layer"),
     "no sparsity": (lambda: attach(sparsity=None), r"sparsity=None"),
     "sparsity nan": (lambda: attach(sparsity=float("nan")), r"sparsity=nan"),
     "too few for the layers": (lambda: attach(sparsity=0.9995), r"leaves 1 of 2008 weights for 3 layers"),
     "no site": (lambda: attach(nn.Sequential(nn.BatchNorm2d(3))), r"Sequential has no prunable weight"),
-    "all dense": (lambda: attach(dense=["*"]), r"no prunable weight"),
+    "all dense": (lambda: attach(dense=["*"]), r"no prunable weight .* all are left out \(kept dense\)"),
+    "all frozen": (lambda: rp.prune(cnn().requires_grad_(False), sparsity=0.5), r"all are left out \(frozen\)"),
+    "no shape yet": (lambda: attach(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4))), r"0.weight has no shape yet"),
+    "two of one name": (
+        lambda: attach(nn.ModuleDict({"fc": nn.Linear(4, 4), "module": nn.ModuleDict({"fc": nn.Linear(4, 4)})})),
+        r"fc.weight and module.fc.weight are both 'fc.weight' without wrappers: rename a module",
+    ),
     "unknown method": (lambda: attach(method="rpgg"), r"no method 'rpgg': did you mean 'rpg'"),
     "unknown hyper": (lambda: attach(lambd=3), r"rpg has no hyper-parameter 'lambd': did you mean 'lam'"),
     "hyper of another": (lambda: attach(method="magnitude", lam=3), r"magnitude has no hyper-parameter 'lam'"),
@@ -38,6 +48,17 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "float steps": (lambda: attach(total_steps=1e3), r"total_steps=1000.0"),
     "every": (lambda: attach(every=0), r"every=0"),
     "update_end": (lambda: attach(update_end=40), r"no mask update fits"),
+    "grow in percent": (lambda: attach(grow=30), r"grow=30 is not a share of a layer: .* 0.3"),
+    "grow below 0": (lambda: attach(method="set", grow=-0.5), r"grow=-0.5 is not a share"),
+    "two sparsities": (
+        lambda: attach(method=rp.methods.RPG(sparsity=0.5), sparsity=0.9),
+        r"sparsity=0.9 is given beside a method object with sparsity=0.5: give one of them",
+    ),
+    "distribution beside an object": (
+        lambda: rp.prune(cnn(), rp.methods.Magnitude(), sparsity=0.9, distribution="erk"),
+        r"distribution goes into the method object",
+    ),
+    "no step": (lambda: attach(prune_end=None), r"prune_end=None is not a step"),
     "share": (lambda: attach(prune_end=1.5), r"prune_end=1.5"),
     "schedule": (lambda: attach(density_schedule="linear").groups[0].method.scheduled, r"'linear'"),
     "reduction": (lambda: attach(rank_reduction="max"), r"rank_reduction='max'"),
@@ -91,6 +112,18 @@ def test_a_failed_attach_touches_nothing() -> None:
     assert all(not p._post_accumulate_grad_hooks for p in model.parameters())
 
 
+def test_an_attach_that_fails_on_its_data_gives_the_weights_back() -> None:
+    model = cnn()
+    before = copy.deepcopy(model.state_dict())
+
+    def broken(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no such loss")
+
+    with pytest.raises(RuntimeError, match="no such loss"):
+        attach(model, {"0": "magnitude", "*": "snip"}, data=[batch(1)], loss_fn=broken)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
 def test_attach_twice_and_owners() -> None:
     model = cnn()
     optimizer = sgd(model)
@@ -108,6 +141,13 @@ def test_attach_twice_and_owners() -> None:
 def test_a_glob_that_matches_nothing_is_said() -> None:
     with pytest.warns(UserWarning, match=r"dense='stem\*' matches no prunable weight"):
         attach(dense=["stem*"])
+    with pytest.warns(UserWarning, match=r"dense=Sequential matches no prunable weight"):
+        attach(dense=[nn.Sequential])
+
+
+def test_one_glob_or_type_needs_no_list() -> None:
+    for dense, name in (("8.*", "8.weight"), (nn.Linear, "8.weight")):
+        assert attach(dense=dense).left_out == {name: "kept dense"}
 
 
 def test_not_at_target_names_the_step() -> None:
@@ -122,6 +162,17 @@ def test_not_at_target_names_the_step() -> None:
     assert report.kept == 201
 
 
+def test_not_at_target_past_its_step_says_so() -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, "rigl", sparsity=0.9, total_steps=24, every=4)
+    sp.set_masks({key: torch.ones_like(mask) for key, mask in sp.masks.items()})
+    train(model, optimizer, 1, 24)
+    with pytest.raises(rp.NotAtTarget, match=r"keeps 2,008 of 2,008 at step 24, not the 201 asked for: pass project=True"):
+        sp.finalize()
+    assert sp.finalize(project=True).kept == 201
+
+
 def test_a_state_of_something_else_is_refused_and_nothing_changes() -> None:
     model = cnn()
     sp = attach(model, "rigl")
@@ -129,6 +180,9 @@ def test_a_state_of_something_else_is_refused_and_nothing_changes() -> None:
     other = attach(vit(), "rigl").state_dict()
     damaged = copy.deepcopy(before)
     damaged["groups"][0]["sites"]["3.weight"]["mask"] = torch.zeros(3, dtype=torch.uint8)
+    flipped = copy.deepcopy(before)
+    bits = flipped["groups"][0]["sites"]["3.weight"]["mask"]
+    bits[int((bits != 255).nonzero()[0])] |= lowest_zero(int(bits[bits != 255][0]))
     missing = copy.deepcopy(before)
     del missing["groups"][0]["sites"]["3.weight"]["mask"]
     for state, sentence in [
@@ -137,6 +191,7 @@ def test_a_state_of_something_else_is_refused_and_nothing_changes() -> None:
         ({**before, "version": 99}, "version 99"),
         (other, "another model"),
         (damaged, "damaged"),
+        (flipped, r"the masks of rigl in the checkpoint keep 202, not the 201 it declares: use another checkpoint"),
         (missing, "incomplete"),
         (attach(cnn(), "set").state_dict(), "method=set"),
         (attach(cnn(), "rigl", total_steps=400).state_dict(), "total_steps=400"),
@@ -150,6 +205,10 @@ def test_a_state_of_something_else_is_refused_and_nothing_changes() -> None:
     assert all(
         torch.equal(after["groups"][0]["sites"][k]["mask"], v["mask"]) for k, v in before["groups"][0]["sites"].items()
     )
+
+
+def lowest_zero(byte: int) -> int:
+    return ~byte & (byte + 1)
 
 
 def test_a_state_loads_without_unpickling() -> None:

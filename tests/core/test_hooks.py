@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankprune as rp
 from _nets import adamw, batch, cnn, sgd, train, vit
+from rankprune._clock import Clock
 from rankprune.method import Extra
 
 
@@ -159,6 +160,39 @@ def test_a_step_the_scaler_skips_does_not_count(fused: bool) -> None:
     assert moved == [4, 8]
 
 
+@pytest.mark.parametrize("method", ["topkast", "rigl+ham"])
+def test_a_step_a_fused_optimizer_skips_changes_no_weight(method: str) -> None:
+    """What a method or an extra does to the weight after a step is not done after none."""
+    model = cnn()
+    optimizer = adamw(model, fused=True)
+    sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24, **({"every": 4} if "+" in method else {}))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(1, 7):
+        before = [p.detach().clone() for s in sp.sites for p in (s.weight, s.value)]
+        x, y = batch(step)
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        if step in (2, 4):
+            sp.sites[0].parameter.grad[0] = float("nan" if step == 2 else "inf")
+        scaler.step(optimizer)
+        scaler.update(1024.0)
+        optimizer.zero_grad()
+        after = [p.detach() for s in sp.sites for p in (s.weight, s.value)]
+        assert all(torch.equal(a, b) for a, b in zip(before, after)) == (step in (2, 4))
+    assert sp.step == 4
+
+
+def test_the_clock_holds_no_flag_a_step() -> None:
+    """After the last update nobody asks for the time: what may have been skipped is one number on the device."""
+    clock = Clock()
+    for flag in (0.0, 1.0, 0.0, 2.0, 0.0):  # GradScaler sums over devices
+        clock.tick(torch.tensor(flag))
+    clock.tick(None)
+    held = [value for value in vars(clock).values() if isinstance(value, (Tensor, list))]
+    assert sum(len(value) if isinstance(value, list) else 1 for value in held) == 1
+    assert not clock.due([3])
+    assert clock.steps == 4
+
+
 class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
@@ -216,6 +250,46 @@ def test_two_optimizers_are_one_step() -> None:
         zeros_hold(sp)
         assert sum(int(m.sum()) for m in sp.masks.values()) == sp.budget
     sp.finalize()
+
+
+@pytest.mark.parametrize("method", ["rigl", "rpg"])
+def test_growth_sees_dense_gradients_where_an_optimizer_sits_out(method: str) -> None:
+    alone, model = cnn(), cnn()
+    first, optimizer = sgd(alone), sgd(model)
+    idle = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    one, two = attach(alone, first, method), attach(model, [optimizer, idle], method)
+    train(alone, first, 1, 24)
+    train(model, optimizer, 1, 24)
+    one.finalize()
+    two.finalize()
+    assert all(torch.equal(a, b) for a, b in zip(alone.parameters(), model.parameters()))
+
+
+@pytest.mark.parametrize("skip", [1, 2, 5, 7, 8])
+@pytest.mark.parametrize("which", [0, 1])
+def test_two_optimizers_stay_in_step_when_a_scaler_skips_one(skip: int, which: int) -> None:
+    class Watched(rp.methods.RigL):
+        def update(self, group: Any) -> None:
+            dense.append([bool(site.grad[~site.mask].count_nonzero()) for site in group.sites])
+            super().update(group)
+
+    dense: list[list[bool]] = []
+    model = cnn()
+    both = [torch.optim.SGD(part.parameters(), lr=0.05, momentum=0.9) for part in (model[:5], model[5:])]
+    sp = rp.attach(model, both, Watched(every=4, update_end=1.0), sparsity=0.9, total_steps=24)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(1, 24):
+        x, y = batch(step)
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        if step == skip:
+            sp.sites[2 * which].parameter.grad[0] = float("inf")
+        for optimizer in both:
+            scaler.step(optimizer)
+        scaler.update(4.0)
+        model.zero_grad()
+        if step > skip + 1:
+            assert sp.step == step  # and none is under way
+    assert dense[1:] == [[True] * 3] * (len(dense) - 1)
 
 
 # -- optimizers -------------------------------------------------------------------------------------------------------
@@ -345,6 +419,44 @@ def test_tied_frozen_dense_transposed_and_attention_weights() -> None:
     sp.finalize()
 
 
+def test_a_tied_weight_is_dense_where_any_of_its_modules_is() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(10, 6)
+            self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+            self.b.weight = self.a.weight
+            self.head = nn.Linear(6, 10)
+            self.head.weight = self.words.weight
+
+    for dense, found in [
+        ([], ["words.weight", "a.weight", "c.weight"]),
+        ([nn.Embedding], ["a.weight", "c.weight"]),
+        (["b", "head.weight"], ["c.weight"]),
+    ]:
+        model = Net()
+        sp = attach(model, sgd(model), dense=dense, sparsity=0.5)
+        assert list(sp.masks) == found
+        assert not set(found) & set(sp.left_out)
+
+
+def test_what_cannot_be_pruned_is_left_out_and_said() -> None:
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+    model = nn.Sequential(normed, nn.Linear(8, 8), nn.Linear(8, 0))
+    optimizer = sgd(model)
+    sp = attach(model, optimizer, "gmp", sparsity=0.5)
+    assert list(sp.masks) == ["1.weight"]
+    assert sp.left_out == {
+        "0.weight": "no parameter of its own: a parametrization or a hook computes it",
+        "2.weight": "empty",
+    }
+    for _ in range(24):
+        model[:2](torch.ones(1, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert sp.finalize().kept == 32
+
+
 def test_ema_copies() -> None:
     model = cnn()
     ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
@@ -354,6 +466,7 @@ def test_ema_copies() -> None:
     assert any(p.detach()[~sp.masks[n.removeprefix("module.")]].count_nonzero() for n, p in ema.named_parameters()
                if n.removeprefix("module.") in sp.masks)  # fmt: skip
     sp.apply_to(ema)
+    sp.apply_to(torch.optim.swa_utils.AveragedModel(ema))  # wrapped twice, as an average of DDP's model is
     for name, parameter in ema.module.named_parameters():
         if name in sp.masks:
             assert parameter.detach()[~sp.masks[name]].count_nonzero() == 0
@@ -368,6 +481,39 @@ def test_channels_last_and_half_precision() -> None:
     train(model, optimizer, 1, 24)
     zeros_hold(sp)
     sp.finalize()
+
+
+@pytest.mark.parametrize("method", ["powerprop", "feather", "topkast"])
+def test_a_step_that_fails_in_the_middle_loses_no_latent(method: str) -> None:
+    """An interrupt, or too little memory: the optimizer raises when the latent has taken the weight's place."""
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24)
+    train(model, optimizer, 1, 15)
+    before = [tensor.clone() for site in sp.sites for tensor in (site.weight, site.value)]
+
+    def fails(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer._init_group = fails
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+        del optimizer._init_group
+
+    interrupted()
+    assert sp.state_dict()["step"] == 15
+    after = [tensor for site in sp.sites for tensor in (site.weight, site.value)]
+    assert all(torch.equal(a, b) for a, b in zip(before, after))
+    interrupted()
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.step()  # as it is: the next step finds the latents as they were
+    assert all(torch.equal(a, b) for a, b in zip(before[1::2], after[1::2]))
+    interrupted()
+    sp.finalize()
+    assert all(torch.equal(a, site.weight) for a, site in zip(before[::2], sp.sites))
 
 
 def test_extras_are_called_around_every_step_that_is_taken() -> None:

@@ -65,6 +65,18 @@ def test_recalibrate_is_the_average_over_the_batches() -> None:
     assert not model[1].training
 
 
+def test_recalibrate_on_nothing_leaves_the_statistics() -> None:
+    model = cnn()
+    rp.recalibrate(model, [batch(1)])
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    spent = iter([batch(1)])
+    next(spent)
+    for loader, batches in ((spent, None), ([batch(2)], 0)):
+        with pytest.raises(ValueError, match="no batch"):
+            rp.recalibrate(model, loader, batches)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
 def test_save_and_load(tmp_path: Path) -> None:
     model = cnn()
     rp.prune(model, sparsity=0.9)

@@ -105,6 +105,16 @@ def test_a_module_can_be_fitted_again_after_a_failure(tmp_path: Path) -> None:
     assert used.sparsifier.finalize().kept == round(0.1 * used.sparsifier.finalize().total)
 
 
+def test_one_callback_resumes_what_it_began(tmp_path: Path) -> None:
+    module, used = Module(stop_after=2 * BATCHES + 2), callback()
+    with pytest.raises(KeyError):
+        trainer(tmp_path / "a", used).fit(module, loader())
+    (checkpoint,) = (tmp_path / "a").glob("epoch=1*.ckpt")
+    module.stop_after = None
+    trainer(tmp_path / "b", used).fit(module, loader(), ckpt_path=str(checkpoint))
+    assert used.sparsifier.step == BATCHES * EPOCHS
+
+
 def test_an_endless_fit_needs_total_steps(tmp_path: Path) -> None:
     endless = pl.Trainer(max_epochs=-1, callbacks=[callback()], logger=False, accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False)
     with pytest.raises(ValueError, match="total_steps"):

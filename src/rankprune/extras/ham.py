@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .._optimizers import skipped
 from .._sharding import local
 from ..method import Extra, Site
 
@@ -26,6 +25,4 @@ class HAM(Extra):
             return
         weight, grad = site.weight, local(site.parameter.grad)
         exponent = weight.sign().mul_(grad).mul_(self.alpha).add_(self.beta).mul_(-site.lr)
-        if (skip := skipped(site.optimizer)) is not None:  # a step not taken, whose gradient is NaN or Inf
-            exponent.masked_fill_(skip.bool(), 0.0)
         weight.mul_(exponent.clamp_(-5.0, 5.0).exp_())

@@ -25,6 +25,7 @@ class SparsityCallback(pl.Callback):
     def __init__(self, method: Any, *, total_steps: int | None = None, **options: Any) -> None:
         self.method, self.total_steps, self.options = method, total_steps, options
         self.sparsifier: Sparsifier | None = None
+        self._fitting = False  # or the sparsifier is of a fit that is over
         self._loaded: dict[str, Any] | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -36,6 +37,7 @@ class SparsityCallback(pl.Callback):
         if self._loaded is not None:  # most strategies restore callbacks before there are optimizers
             self.sparsifier.load_state_dict(self._loaded)
             self._loaded = None
+        self._fitting = True
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert self.sparsifier is not None
@@ -44,16 +46,18 @@ class SparsityCallback(pl.Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert self.sparsifier is not None
         self.sparsifier.finalize()
+        self._fitting = False
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         if self.sparsifier is not None:
             self.sparsifier.detach()  # so that the module can be fitted again
+        self._fitting = False
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.sparsifier is None else self.sparsifier.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self.sparsifier is None:
-            self._loaded = state_dict
-        else:  # a strategy that restores after setup
+        if self.sparsifier is not None and self._fitting:  # a strategy that restores after setup
             self.sparsifier.load_state_dict(state_dict)
+        else:
+            self._loaded = state_dict

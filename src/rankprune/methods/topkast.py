@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .._optimizers import skipped
 from ..budget import kept
 from ..method import Group, Latent, Site, register
 
@@ -70,8 +69,6 @@ class TopKAST(Latent):
         if self.penalty:
             slope = before if self.norm == 2 else before.sign()
             strength = torch.where(site.mask, 1.0, group.total / group.final).to(slope)
-            if (skip := skipped(site.optimizer)) is not None:  # a step not taken has no penalty
-                strength.masked_fill_(skip.bool(), 0.0)
             site.weight.sub_(slope * strength, alpha=site.lr * self.penalty)
         if trained is not None:
             site.weight.copy_(torch.where(trained, site.weight, before))

@@ -69,6 +69,7 @@ _PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weig
 
 def prunable_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Each weight once by parameter name, as a matrix with one row an output; attention's projections among them."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}  # a tied weight by its first
     seen: set[int] = set()
     for name, module in model.named_modules():
         held = {}
@@ -79,7 +80,7 @@ def prunable_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
         for key, W in held.items():
             if W is not None and id(W) not in seen:
                 seen.add(id(W))
-                yield key, matrix(W.detach(), isinstance(module, _ConvTransposeNd))
+                yield names.get(id(W), key), matrix(W.detach(), isinstance(module, _ConvTransposeNd))
 
 
 def profile(model: nn.Module, delta: float = 0.1) -> RankProfile:
