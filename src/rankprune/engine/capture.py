@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -33,6 +32,7 @@ class Capture:
     graph: Graph = field(default_factory=Graph)
     islands: dict[int, Callable[..., Any]] = field(default_factory=dict)
     env: dict[fx.Node, Any] = field(default_factory=dict)
+    owned: dict[int | None, str] = field(default_factory=dict)  # names of the module's own tensors, by their memory
 
     def get(self, argument: Any) -> Any:
         return fx.node.map_arg(argument, lambda n: self.env[n])
@@ -76,11 +76,13 @@ def _follow(exported: Any) -> Captured:
         if node.op == "placeholder":
             if node.name in named:
                 state.env[node] = constants[named[node.name]].detach()
+                state.owned[_memory(node)] = named[node.name]
             else:
                 value = state.graph.value(tuple(node.meta["val"].shape[1:]))
                 state.graph.inputs.append(value)
                 state.env[node] = whole(state.graph, value)
         elif node.op == "call_function":
+            _keep_own(state, node)
             _step(state, node)
             _rebind(state, node, i, last)
         elif node.op == "output":
@@ -110,6 +112,7 @@ def _step(state: Capture, node: fx.Node) -> None:
     before = len(state.graph.nodes), len(state.graph.shapes)
     try:
         handler = operators.find(name)
+        _follows(node, name, leaves)
         state.env[node] = handler(state.graph, *_now(args), **_now(kwargs))
         for made in state.graph.nodes[before[0] :]:
             made.name = made.name or _module(node)
@@ -119,6 +122,15 @@ def _step(state: Capture, node: fx.Node) -> None:
         state.env[node] = _island(state, node, args, kwargs)
 
 
+def _follows(node: fx.Node, name: str, leaves: list[Any]) -> None:
+    """Raises Unsupported where the graph, followed with two images in float32, would say something else than torch."""
+    shown = node.meta.get("val")
+    if isinstance(shown, Tensor) and shown.dtype != torch.float32:
+        raise Unsupported("a tensor that is not float32")
+    if not operators.moves(name) and not all(leaf.steady() for leaf in leaves if isinstance(leaf, Size)):
+        raise Unsupported("a number that depends on the batch size")
+
+
 def _module(node: fx.Node) -> str:
     """The name of the module that called this operator."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
@@ -126,7 +138,7 @@ def _module(node: fx.Node) -> str:
 
 
 def _constant(target: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
-    if any(isinstance(leaf, Size) for leaf in leaves) and not any(isinstance(leaf, Tensor) for leaf in leaves):
+    if any(isinstance(leaf, Size) for leaf in leaves):
         return Size(lambda n: target(*_at(args, n), **_at(kwargs, n)))
     with torch.no_grad():
         return target(*_now(args), **_now(kwargs))
@@ -145,8 +157,11 @@ def _island(state: Capture, node: fx.Node, args: Any, kwargs: Any) -> Ref:
     inputs = [settle(state.graph, ref) for ref in refs]
     axes = [ref.batch_axis() for ref in refs]
     target: Any = node.target
+    writes = _writes(node)
 
     def run(images: int, tensors: list[Tensor]) -> Tensor:
+        if writes:  # into copies: others may read the same values
+            tensors = [t.clone() for t in tensors]
         given = iter([t.movedim(0, axis) for t, axis in zip(tensors, axes)])
         filled = _map(
             (args, kwargs), lambda a: next(given) if isinstance(a, Ref) else a.of(images) if isinstance(a, Size) else a
@@ -162,21 +177,45 @@ def _island(state: Capture, node: fx.Node, args: Any, kwargs: Any) -> Ref:
     return whole(state.graph, output)
 
 
-def _rebind(state: Capture, node: fx.Node, step: int, last: dict[fx.Node, int]) -> None:
-    """An operator in place changes its first argument for all who look at it later."""
+def _writes(node: fx.Node) -> bool:
+    """Whether an operator works in place: on its first argument."""
     schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.name.endswith("_") or not node.args or not isinstance(node.args[0], fx.Node):
+    if schema is None or not schema.arguments or schema.name == "aten::detach_":
+        return False
+    first = schema.arguments[0].alias_info
+    return first is not None and first.is_write and isinstance(node.args[0], fx.Node)
+
+
+def _memory(node: Any) -> int | None:
+    """What tensors of the exported program share if one is a view of the other; a copy has its own."""
+    shown = node.meta.get("val")
+    return shown.untyped_storage()._cdata if isinstance(shown, Tensor) else None
+
+
+def _keep_own(state: Capture, node: fx.Node) -> None:
+    """A module that counts its calls, say, is not the same from call to call; nor may capture change it."""
+    if _writes(node) and (name := state.owned.get(_memory(node.args[0]))) is not None:
+        raise ValueError(
+            f"compile cannot take {node.target}: it changes {name}, a tensor of the module's own; compile needs a "
+            "module that stays as it is when it is called"
+        )
+
+
+def _rebind(state: Capture, node: fx.Node, step: int, last: dict[fx.Node, int]) -> None:
+    """An operator in place changes its first argument for all who look at its memory later."""
+    if not _writes(node) or isinstance(state.env[node], Tensor):  # a constant has changed where it lies
         return
-    changed, old = node.args[0], state.env[node.args[0]]
-    for other, ref in list(state.env.items()):
-        if other is node or last.get(other, -1) <= step or not isinstance(ref, Ref) or not isinstance(old, Ref):
+    changed = node.args[0]
+    assert isinstance(changed, fx.Node)
+    old = state.env[changed]
+    for other, held in list(state.env.items()):
+        if other in (node, changed) or last.get(other, -1) <= step or _memory(other) != _memory(changed):
             continue
-        if ref.value == old.value:
-            if not np.array_equal(ref.view, old.view):
-                raise ValueError(
-                    f"compile cannot take {node.target}: it changes a tensor that is read through another view"
-                )
-            state.env[other] = state.env[node]
+        if not (isinstance(held, Ref) and isinstance(old, Ref) and held.same(old)):
+            raise ValueError(
+                f"compile cannot take {node.target}: it changes a tensor that is read through another view"
+            )
+        state.env[other] = state.env[node]
     state.env[changed] = state.env[node]
 
 

@@ -25,6 +25,11 @@ def find(name: str) -> Handler:
     raise Unsupported(name)
 
 
+def moves(name: str) -> bool:
+    """Whether an operator only moves numbers."""
+    return find(name) in operators_view.HANDLERS.values()
+
+
 def array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().float().numpy())
 

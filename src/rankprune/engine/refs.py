@@ -31,6 +31,9 @@ class Ref:
                 return axis
         raise Unsupported("the images of a batch are mixed with one another")
 
+    def same(self, other: Ref) -> bool:
+        return self.value == other.value and np.array_equal(self.view, other.view)
+
     def local(self) -> np.ndarray:
         """The view of one image, without the batch axis."""
         return self.view.take(0, self.batch_axis())
@@ -42,8 +45,10 @@ class Size:
 
     of: Callable[[int], Any]
 
-    def now(self) -> Any:
-        return self.of(IMAGES)
+    def steady(self) -> bool:
+        """Whether it is the same for any number of images, or at least for each image of a batch."""
+        few, more = np.asarray(self.of(IMAGES)), np.asarray(self.of(IMAGES + 1))
+        return few.ndim == more.ndim and np.array_equal(few, more[tuple(map(slice, few.shape))])
 
 
 def whole(graph: Graph, value: int, axis: int = 0) -> Ref:

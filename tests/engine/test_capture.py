@@ -1,0 +1,151 @@
+"""What capture makes of small modules: the numbers of torch for any batch size, or a refusal in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import rankprune as rp
+from rankprune.engine.compiled import Compiled
+
+
+class Does(nn.Module):
+    """A convolution (or another layer), and what a function of the module and the input does with it."""
+
+    def __init__(self, forward: Callable[[Any, Tensor], Any], layer: nn.Module | None = None) -> None:
+        super().__init__()
+        self.does, self.layer = forward, layer or nn.Conv2d(3, 6, 3)
+        self.register_buffer("table", torch.linspace(-1, 1, 12))
+
+    def forward(self, x: Tensor) -> Any:
+        return self.does(self, x)
+
+
+def net(forward: Callable[[Any, Tensor], Any], layer: nn.Module | None = None) -> nn.Module:
+    torch.manual_seed(0)
+    return Does(forward, layer).eval()
+
+
+def agree(model: nn.Module, shape: tuple[int, ...] = (3, 7, 9), batches: tuple[int, ...] = (1, 3, 9)) -> Compiled:
+    """Outputs of torch, to the shape and the type, for batches of several sizes."""
+    fast = rp.compile(model, torch.zeros(1, *shape), threads=1, tune=False)
+    for n in batches:
+        x = torch.randn(n, *shape, generator=torch.Generator().manual_seed(n))
+        with torch.no_grad():
+            want, got = model(x.clone()), fast(x.clone())
+        assert type(want) is type(got)
+        for a, b in zip(want, got) if isinstance(want, tuple) else [(want, got)]:
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            assert (a - b).abs().max() <= 1e-5 * a.abs().max()
+    return fast
+
+
+def refused(model: nn.Module, words: str, shape: tuple[int, ...] = (3, 7, 9)) -> None:
+    with pytest.raises(ValueError, match=words) as raised:
+        rp.compile(model, torch.zeros(1, *shape), threads=1, tune=False)
+    assert "\n" not in str(raised.value)
+
+
+def changed_copy(module: Any, x: Tensor) -> Tensor:
+    y = module.layer(x)
+    z = y.clone()
+    z += 1
+    z.relu_()
+    return y * z
+
+
+def changed_contiguous(module: Any, x: Tensor) -> Tensor:
+    y = module.layer(x).permute(0, 2, 3, 1)
+    z = y.contiguous()  # a copy here, and y itself where it is contiguous already
+    z += 1
+    return y * z
+
+
+def changed_alias(module: Any, x: Tensor) -> Tensor:
+    y = module.layer(x)
+    z = y.contiguous()
+    z += 1
+    return y * z
+
+
+def changed_copy_by_torch(module: Any, x: Tensor) -> Tensor:
+    y = module.layer(x)
+    return F.leaky_relu_(y.clone(), 0.1) * y
+
+
+@pytest.mark.parametrize("forward", [changed_copy, changed_contiguous, changed_alias, changed_copy_by_torch])
+def test_operators_in_place_change_their_own_memory_only(forward):
+    agree(net(forward))
+
+
+def test_the_input_is_not_changed():
+    fast = agree(net(lambda module, x: F.elu_(x.clone()) + x))
+    x = torch.randn(2, 3, 7, 9)
+    before = x.clone()
+    fast(x)
+    assert torch.equal(x, before)
+
+
+def changed_view(module: Any, x: Tensor) -> Tensor:
+    y = module.layer(x)
+    y.movedim(1, 2).mul_(3)
+    return y
+
+
+def filled_in(module: Any, x: Tensor) -> Tensor:
+    y = torch.zeros(x.shape[0], 5, 7, 9)
+    y[:, 1:4] = x
+    return module.layer(y[:, 1:4]) + y.mean()
+
+
+@pytest.mark.parametrize("forward", [changed_view, filled_in])
+def test_a_view_that_is_written_to_is_refused(forward):
+    refused(net(forward), "it changes a tensor that is read through another view")
+
+
+def counted(module: Any, x: Tensor) -> Tensor:
+    module.table.add_(1)
+    return x * module.table[0]
+
+
+def test_a_module_that_changes_itself_is_refused_and_not_changed():
+    model = net(counted)
+    before = model.table.clone()
+    refused(model, r"aten\.add_\.Tensor: it changes table, a tensor of the module's own")
+    assert torch.equal(model.table, before)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda module, x: module.layer(x) * x.shape[0],
+        lambda module, x: module.layer(x) / x.shape[0],
+        lambda module, x: module.layer(x) + x.shape[0],
+        lambda module, x: module.layer(x) * (torch.ones(x.shape[0], 1, 1, 1) * x.shape[0]),
+        lambda module, x: torch.maximum(module.layer(x), module.table[:6].view(1, 6, 1, 1).expand(x.shape[0], 6, 1, 1)),
+    ],
+)
+def test_numbers_that_follow_the_batch_size(forward):
+    agree(net(forward))
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda module, x: module.layer(x).int().float(),
+        lambda module, x: module.layer(x).half().float(),
+        lambda module, x: module.layer(x).double(),
+        lambda module, x: module.layer(x) * x.mean((1, 2, 3), keepdim=True).bool(),
+    ],
+)
+def test_other_types_are_refused(forward):
+    refused(net(forward), r"compile cannot take aten\..*: its result is not one float32 tensor")
+
+
+def test_a_type_that_is_float32_already_is_nothing():
+    assert agree(net(lambda module, x: module.layer(x.float()).to(torch.float32))).islands == ()
