@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import rankprune as rp
+from rankprune.engine import runtime
 from rankprune.engine.compiled import Compiled
 
 
@@ -149,3 +151,40 @@ def test_other_types_are_refused(forward):
 
 def test_a_type_that_is_float32_already_is_nothing():
     assert agree(net(lambda module, x: module.layer(x.float()).to(torch.float32))).islands == ()
+
+
+def reordered(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+    y = module.layer(x)
+    return F.relu(y).mean((2, 3)), y, x, y
+
+
+def test_a_plan_gives_the_outputs_of_the_module_in_their_order(tmp_path):
+    fast = agree(net(reordered))
+    fast.save(tmp_path / "net.plan")
+    x = torch.randn(3, 3, 7, 9)
+    got = runtime.load(tmp_path / "net.plan")(x.numpy())
+    assert len(got) == 4
+    for a, b in zip(got, fast(x)):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("forward", "layer", "shape"),
+    [
+        (lambda module, x: x, None, (3, 7, 9)),
+        (lambda module, x: module.layer(x)[:, 0], nn.Linear(5, 3), (5,)),
+        (lambda module, x: module.layer(x).squeeze(1) * 2 + 1, nn.Linear(5, 1), (5,)),
+        (lambda module, x: module.layer(x), nn.LayerNorm(5, eps=0.0), (4, 5)),
+        (lambda module, x: module.layer(x), nn.Linear(5, 3), (2, 3, 4, 5)),
+    ],
+)
+def test_what_is_saved_can_be_loaded(forward, layer, shape, tmp_path):
+    fast = agree(net(forward, layer), shape)
+    fast.save(tmp_path / "net.plan")
+    x = torch.randn(9, *shape)
+    np.testing.assert_allclose(runtime.load(tmp_path / "net.plan")(x.numpy()), fast(x).numpy(), rtol=1e-6)
+
+
+def test_a_constant_that_makes_the_tensor_larger():
+    agree(net(lambda module, x: x.unsqueeze(1) + module.table.view(1, 4, 3)), (3,))
+    agree(net(lambda module, x: module.table.view(1, 12, 1) * x[:, None]), (5,))

@@ -140,11 +140,13 @@ def batch_norm(
 def constant_op(graph: Graph, op: str, x: Ref, constant: np.ndarray) -> Ref:
     """With a constant that broadcasts against the full shape, batch axis included."""
     axis = x.batch_axis()
+    if np.broadcast_shapes(constant.shape, x.view.shape) != x.view.shape:
+        raise Unsupported("a constant that is larger than the tensor")
     full = np.broadcast_to(constant, x.view.shape)
-    if full.shape != x.view.shape or not np.array_equal(full.take(0, axis), full.take(1, axis)):
+    if not np.array_equal(full.take(0, axis), full.take(1, axis)):
         raise Unsupported("a constant that differs between images")
     source = settle(graph, x)
-    arrays = {"constant": np.ascontiguousarray(full.take(0, axis), np.float32)}
+    arrays = {"constant": np.array(full.take(0, axis), np.float32)}
     return emit(graph, op, [source], graph.shapes[source], axis, attrs={"activation": "none"}, arrays=arrays)
 
 

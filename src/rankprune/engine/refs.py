@@ -67,7 +67,7 @@ def settle(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None, constan
     if graph.shapes[ref.value] == tuple(shape) and (index == np.arange(index.size)).all():
         return ref.value
     output = graph.value(shape)
-    arrays = {"index": np.ascontiguousarray(index.reshape(shape), np.int32)}
+    arrays = {"index": index.reshape(shape).astype(np.int32)}
     if constant is not None:
         arrays["constant"] = constant
     graph.nodes.append(Node("gather", [ref.value], output, arrays=arrays))
