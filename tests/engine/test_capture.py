@@ -136,6 +136,18 @@ def test_numbers_that_follow_the_batch_size(forward):
     agree(net(forward))
 
 
+def masked(module: Any, x: Tensor) -> Tensor:
+    """A constant written piece by piece, as Swin writes its masks."""
+    mask = x.new_zeros((5, 7))
+    mask[1:3] = 1
+    mask[:, 2] += 3
+    return module.layer(x) + mask
+
+
+def test_constants_that_take_their_type_from_the_input():
+    assert agree(net(masked)).islands == ()
+
+
 @pytest.mark.parametrize(
     "forward",
     [
@@ -188,3 +200,46 @@ def test_what_is_saved_can_be_loaded(forward, layer, shape, tmp_path):
 def test_a_constant_that_makes_the_tensor_larger():
     agree(net(lambda module, x: x.unsqueeze(1) + module.table.view(1, 4, 3)), (3,))
     agree(net(lambda module, x: module.table.view(1, 12, 1) * x[:, None]), (5,))
+
+
+@pytest.mark.parametrize("shape", [(5, 12), (2, 12), (4, 12)])  # as many tokens as images, too
+def test_the_encoders_of_torch_run_without_islands(shape):
+    """nn.MultiheadAttention puts the tokens of all images on one axis, tokens first."""
+    attention = nn.MultiheadAttention(12, 3, batch_first=True)
+    assert agree(net(lambda module, x: module.layer(x, x, x, need_weights=False)[0], attention), shape).islands == ()
+    encoder = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True, norm_first=True, activation="gelu")
+    assert agree(net(lambda module, x: module.layer(x), encoder), shape).islands == ()
+
+
+def windows(module: Any, x: Tensor) -> Tensor:
+    """Attention with a bias inside windows, which stand beside the images of the batch on one axis."""
+    parts = x.reshape(x.shape[0], 3, 2, 5, 2, 4).permute(0, 1, 3, 2, 4, 5).reshape(-1, 4, 4)
+    q, k, v = module.layer(parts).chunk(3, -1)
+    y = (q @ k.transpose(1, 2) + module.table[:4]).softmax(-1) @ v
+    return y.reshape(-1, 3, 5, 2, 2, 4).permute(0, 1, 3, 2, 4, 5).reshape(x.shape[0], 6, 10, 4)
+
+
+def test_windows_of_all_images_on_one_axis():
+    assert "aten.linear.default" not in agree(net(windows, nn.Linear(4, 12)), (6, 10, 4)).islands
+
+
+def test_an_island_with_the_batch_in_the_middle():
+    assert agree(net(lambda module, x: torch.cumsum(x.transpose(0, 1), 0).transpose(0, 1)), (5, 4)).islands
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda module, x: module.layer(x).transpose(0, 1),
+        lambda module, x: module.layer(x)[:1],
+        lambda module, x: module.layer(x).flatten(),
+        lambda module, x: module.layer(torch.cat([x, 2 * x]))[: x.shape[0]],
+    ],
+)
+def test_outputs_that_do_not_begin_with_the_batch(forward):
+    refused(net(forward), "outputs begin with the batch dimension")
+
+
+def test_what_mixes_images_is_named():
+    refused(net(lambda module, x: x - x.mean(0)), r"compile cannot take aten\.mean\.dim: its result has no batch")
+    refused(net(lambda module, x: F.conv2d(x, x[:1, :, :3, :3])), r"aten\.conv2d\.default: the images of a batch are mixed")

@@ -15,6 +15,8 @@ from .attention import join_attention
 from .graph import Graph, Node, Unsupported
 from .refs import IMAGES, Ref, Size, settle, whole
 
+_WAY_OUT = "compile a part of the module that does without it"
+
 
 @dataclass
 class Captured:
@@ -32,6 +34,7 @@ class Capture:
     graph: Graph = field(default_factory=Graph)
     islands: dict[int, Callable[..., Any]] = field(default_factory=dict)
     env: dict[fx.Node, Any] = field(default_factory=dict)
+    batch: Any = None  # the symbol of the batch size
     owned: dict[int | None, str] = field(default_factory=dict)  # names of the module's own tensors, by their memory
 
     def get(self, argument: Any) -> Any:
@@ -80,6 +83,7 @@ def _follow(exported: Any) -> Captured:
             else:
                 value = state.graph.value(tuple(node.meta["val"].shape[1:]))
                 state.graph.inputs.append(value)
+                state.batch = node.meta["val"].shape[0].node.expr
                 state.env[node] = whole(state.graph, value)
         elif node.op == "call_function":
             _keep_own(state, node)
@@ -90,13 +94,15 @@ def _follow(exported: Any) -> Captured:
                 ref = state.env.get(out) if isinstance(out, fx.Node) else None
                 if not isinstance(ref, Ref):
                     raise ValueError("compile needs a module whose outputs are tensors that depend on its input")
-                state.graph.outputs.append(settle(state.graph, ref))
+                state.graph.outputs.append(_output(state, ref))
     return Captured(state.graph, state.islands, exported.call_spec.out_spec)
 
 
 def _step(state: Capture, node: fx.Node) -> None:
     args, kwargs = state.get(node.args), state.get(node.kwargs)
     name = str(node.target)
+    if name.startswith(("aten.new_zeros", "aten.new_ones", "aten.new_full")):  # of the tensor they take the type only
+        args = (torch.empty(0), *args[1:])
     leaves = _leaves((args, kwargs))
     if not any(isinstance(leaf, Ref) for leaf in leaves):
         state.env[node] = _constant(node.target, args, kwargs, leaves)
@@ -104,7 +110,7 @@ def _step(state: Capture, node: fx.Node) -> None:
     if "_assert" in name:
         return
     if name == "aten.sym_size.int":
-        state.env[node] = _size(args[0], args[1])
+        state.env[node] = _size(state, node, args[0].view.shape[args[1]])
         return
     if node.target is operator.getitem:
         state.env[node] = args[0][args[1]]
@@ -119,7 +125,10 @@ def _step(state: Capture, node: fx.Node) -> None:
     except Unsupported:
         # Nothing half-done may stay behind.
         del state.graph.nodes[before[0] :], state.graph.shapes[before[1] :]
-        state.env[node] = _island(state, node, args, kwargs)
+        try:
+            state.env[node] = _island(state, node, args, kwargs)
+        except Unsupported as error:
+            raise ValueError(f"compile cannot take {name}: {error}; {_WAY_OUT}") from None
 
 
 def _follows(node: fx.Node, name: str, leaves: list[Any]) -> None:
@@ -144,37 +153,65 @@ def _constant(target: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
         return target(*_now(args), **_now(kwargs))
 
 
-def _size(ref: Ref, axis: int) -> Any:
-    return Size(lambda n: n) if ref.batch_axis() == axis % ref.view.ndim else ref.view.shape[axis]
+def _size(state: Capture, node: fx.Node, now: int) -> Any:
+    each = _each(state, node.meta["val"])
+    return now if each is None else Size(lambda n: n * each)
+
+
+def _each(state: Capture, size: Any) -> int | None:
+    """How often an axis of the exported program has each image; None: it does not depend on their number."""
+    if not isinstance(size, torch.SymInt):
+        return None
+    each = size.node.expr / state.batch
+    if not each.is_Integer:
+        raise Unsupported("a size that is not so many times the batch")
+    return int(each)
+
+
+def _output(state: Capture, ref: Ref) -> int:
+    try:
+        front = ref.batch_axis() == 0
+    except Unsupported:
+        front = False
+    if not front:
+        raise ValueError(
+            "compile needs a module whose outputs begin with the batch dimension: transpose or cut them after the call"
+        )
+    return settle(state.graph, ref)
 
 
 def _island(state: Capture, node: fx.Node, args: Any, kwargs: Any) -> Ref:
     """Let torch run this node: its inputs are settled, its output becomes a new value."""
     shown = node.meta.get("val")
     if not isinstance(shown, Tensor) or shown.dtype != torch.float32:
-        raise ValueError(f"compile cannot take {node.target}: its result is not one float32 tensor")
-    refs = [leaf for leaf in _leaves((args, kwargs)) if isinstance(leaf, Ref)]
-    inputs = [settle(state.graph, ref) for ref in refs]
-    axes = [ref.batch_axis() for ref in refs]
+        raise Unsupported("its result is not one float32 tensor")
+    sizes = [_each(state, n) for n in shown.shape]
+    if sizes.count(None) != len(sizes) - 1:
+        raise Unsupported("its result has no batch dimension, or several")
+    refs = [leaf.apart() for leaf in _leaves((args, kwargs)) if isinstance(leaf, Ref)]
+    inputs = [settle(state.graph, ref) for ref, _ in refs]
+    axes = [(ref.batch_axis(), split) for ref, split in refs]
     target: Any = node.target
     writes = _writes(node)
+    axis, each = next((i, n) for i, n in enumerate(sizes) if n is not None)
 
     def run(images: int, tensors: list[Tensor]) -> Tensor:
         if writes:  # into copies: others may read the same values
             tensors = [t.clone() for t in tensors]
-        given = iter([t.movedim(0, axis) for t, axis in zip(tensors, axes)])
+        moved = [t.movedim(0, place) for t, (place, _) in zip(tensors, axes)]
+        given = iter([t if split is None else t.flatten(split, split + 1) for t, (_, split) in zip(moved, axes)])
         filled = _map(
             (args, kwargs), lambda a: next(given) if isinstance(a, Ref) else a.of(images) if isinstance(a, Size) else a
         )
-        return target(*filled[0], **filled[1])
+        made: Tensor = target(*filled[0], **filled[1])
+        return (made if each == 1 else made.unflatten(axis, (images, each))).movedim(axis, 0)
 
-    shape = tuple(int(n) if not isinstance(n, torch.SymInt) else -1 for n in shown.shape)
-    if shape.count(-1) != 1 or shape[0] != -1:
-        raise ValueError(f"compile cannot take {target}: its result does not begin with the batch dimension")
-    output = state.graph.value(shape[1:])
+    shape = [int(n) if times is None else times for n, times in zip(shown.shape, sizes)]
+    output = state.graph.value(tuple(shape[:axis] + shape[axis + (each == 1) :]))
     state.graph.nodes.append(Node("island", inputs, output, str(target), {"operator": str(target)}))
     state.islands[output] = run
-    return whole(state.graph, output)
+    made = whole(state.graph, output, axis)
+    return Ref(output, made.view.reshape([*shape[:axis], IMAGES * each, *shape[axis + 1 :]]), made.count)
 
 
 def _writes(node: fx.Node) -> bool:
@@ -213,7 +250,8 @@ def _rebind(state: Capture, node: fx.Node, step: int, last: dict[fx.Node, int]) 
             continue
         if not (isinstance(held, Ref) and isinstance(old, Ref) and held.same(old)):
             raise ValueError(
-                f"compile cannot take {node.target}: it changes a tensor that is read through another view"
+                f"compile cannot take {node.target}: it changes a tensor that is read through another view; "
+                "write it out of place"
             )
         state.env[other] = state.env[node]
     state.env[changed] = state.env[node]

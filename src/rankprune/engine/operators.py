@@ -93,18 +93,18 @@ def named_padding(name: str, kernel: Sequence[int], dilation: list[int]) -> list
 def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
     if not isinstance(weight, Tensor) or not isinstance(x, Ref):
         raise Unsupported("a product of two computed tensors")
-    axis = x.batch_axis()
-    local = x.local()
-    if axis == x.view.ndim - 1 or local.shape[-1] != weight.shape[1]:
+    apart, _ = x.apart()
+    axis, local = apart.batch_axis(), apart.local()
+    if axis == apart.view.ndim - 1 or local.shape[-1] != weight.shape[1]:
         raise Unsupported("a linear layer over the batch")
     shape = local.shape if local.ndim == 1 else (int(np.prod(local.shape[:-1])), local.shape[-1])
-    source = settle(graph, x, shape)
+    source = settle(graph, apart, shape)
     made = emit(
         graph, "linear", [source], (*shape[:-1], weight.shape[0]), attrs={"activation": "none"},
         weight=Weight.of(array(weight)), arrays={"bias": bias_of(bias, weight.shape[0])},
     )  # fmt: skip
-    view = made.view.reshape(IMAGES, *local.shape[:-1], weight.shape[0])
-    return Ref(made.value, np.moveaxis(view, 0, axis), made.count)
+    view = np.moveaxis(made.view.reshape(IMAGES, *local.shape[:-1], weight.shape[0]), 0, axis)
+    return Ref(made.value, view.reshape(*x.view.shape[:-1], weight.shape[0]), made.count)
 
 
 def batch_norm(

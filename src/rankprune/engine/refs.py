@@ -6,6 +6,7 @@ stands. Any reshape, permutation, slice or expansion is the same NumPy operation
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,25 @@ class Ref:
         for axis, size in enumerate(self.view.shape):
             if size == IMAGES and (self.view.take(1, axis) - self.view.take(0, axis) == self.count).all():
                 return axis
+        raise Unsupported("the images of a batch are mixed with one another")
+
+    def apart(self) -> tuple[Ref, int | None]:
+        """With the batch on an axis of its own, and which axis, if any, was split for that.
+
+        Windows or tokens of all images may stand on one axis: (batch · windows, ...), (tokens · batch, channels).
+        """
+        shape = self.view.shape
+        splits = [(axis, n // IMAGES) for axis, n in enumerate(shape) if n % IMAGES == 0 and n > IMAGES]
+        tries = [(None, shape)] + [
+            (axis, (*shape[:axis], *pair, *shape[axis + 1 :]))
+            for axis, rest in splits
+            for pair in ((IMAGES, rest), (rest, IMAGES))
+        ]
+        for axis, sizes in tries:
+            found = Ref(self.value, self.view.reshape(sizes), self.count)
+            with contextlib.suppress(Unsupported):
+                found.batch_axis()
+                return found, axis
         raise Unsupported("the images of a batch are mixed with one another")
 
     def same(self, other: Ref) -> bool:
