@@ -43,13 +43,13 @@ class Capture:
 
 def capture(module: nn.Module, example: Tensor) -> Captured:
     """`example` is a batch of any size; the graph is of one image's share, for any batch."""
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"compile needs a torch.nn.Module, not a {type(module).__name__}: put it into one")
     if module.training:
         raise ValueError("compile needs the model in evaluation mode: call model.eval() first")
-    if example.dtype != torch.float32 or example.device.type != "cpu" or example.dim() < 2:
-        raise ValueError(
-            f"compile needs a float32 example on the CPU with a batch dimension, not {example.dtype} "
-            f"{tuple(example.shape)} on {example.device}"
-        )
+    need_dense(example, "compile needs as example")
+    if example.dim() < 2 or not example.numel():
+        raise ValueError(f"compile needs an example of one image or more, (batch, ...), not {tuple(example.shape)}")
     two = torch.cat([example[:1], example[:1]])
     batch = torch.export.Dim("batch", min=2, max=65536)
     try:
@@ -61,6 +61,15 @@ def capture(module: nn.Module, example: Tensor) -> Captured:
             f"torch.export cannot follow {type(module).__name__} with a free batch size: {reason}"
         ) from error
     return _follow(exported)
+
+
+def need_dense(tensor: Any, who: str) -> None:
+    """Raises a ValueError that begins with `who` unless it is what the engine runs on."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{who} one float32 tensor on the CPU, not a {type(tensor).__name__}")
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        kind = f"{tensor.dtype} {str(tensor.layout).removeprefix('torch.')}"
+        raise ValueError(f"{who} a dense float32 tensor on the CPU, not {kind} on {tensor.device}: convert it first")
 
 
 def _follow(exported: Any) -> Captured:
