@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write to a temporary name beside the file, sync, rename."""
     path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give the name of a file")
+    name = f"{path.parent / f'.{path.name}.{secrets.token_hex(4)}'}"
+    # Not a temporary file of the library's, which nobody else may read: the file's mode is the user's.
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

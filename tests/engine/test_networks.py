@@ -267,8 +267,32 @@ def test_wrong_inputs_are_one_sentence():
         fast(torch.zeros(1, 3, 9, 10))
     with pytest.raises(ValueError, match="no images"):
         fast(torch.zeros(0, 3, 9, 9))
-    with pytest.raises(ValueError, match="threads"):
-        rp.compile(model, torch.zeros(1, 3, 9, 9), threads=0, tune=False)
+    x = torch.zeros(1, 3, 9, 9)
+    for threads in (0, 5000, 2.5, "2"):
+        with pytest.raises(ValueError, match=f"threads={threads!r} must be a whole number"):
+            rp.compile(model, x, threads=threads)
+    for odd in ((x,), None, x.numpy()):
+        with pytest.raises(ValueError, match=f"one float32 tensor on the CPU, not a {type(odd).__name__}"):
+            rp.compile(model, odd)
+        with pytest.raises(ValueError, match=f"one float32 tensor on the CPU, not a {type(odd).__name__}"):
+            fast(odd)
+    with pytest.raises(ValueError, match="sparse_coo on cpu: convert it"):
+        fast(x.to_sparse())
+    with pytest.raises(ValueError, match=r"one image or more, \(batch, \.\.\.\), not \(0, 3, 9, 9\)"):
+        rp.compile(model, x[:0])
+    with pytest.raises(ValueError, match="not a function: put it into one"):
+        rp.compile(F.relu, x)
+    for inputs in ((), (x, x)):
+        with pytest.raises(ValueError, match=f"takes 1 inputs, not {len(inputs)}"):
+            fast(*inputs)
+
+
+def test_nan_comes_through_a_max_pool():
+    fast = rp.compile(nn.Sequential(nn.MaxPool2d(3, 2, 1)).eval(), torch.zeros(1, 2, 9, 9), tune=False)
+    x = torch.randn(8, 2, 9, 9)
+    x[:, 0, ::4, ::4] = torch.nan
+    for n in (1, 8):
+        assert torch.equal(fast(x[:n]).isnan(), F.max_pool2d(x[:n], 3, 2, 1).isnan())
 
 
 def test_several_engines_and_callers_at_once():

@@ -107,6 +107,12 @@ def test_a_plan_comes_back(tmp_path):
     assert planfile.parse(data).eight
 
 
+def test_what_could_not_be_read_is_not_written(tmp_path):
+    with pytest.raises(ValueError, match=r"net\.plan is not written, because it is not a sound plan .*67108864"):
+        planfile.write(tmp_path / "net.plan", Graph([(1 << 26,)], [], [0], [0]), {False: {}, True: {}}, True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_cut_short_flipped_or_newer(tmp_path):
     data = saved(tmp_path)
     rng = random.Random(0)

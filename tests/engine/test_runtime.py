@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import rankprune as rp
+from rankprune.engine import runtime
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -29,6 +30,18 @@ def test_the_runtime_does_not_import_torch():
         env={"PYTHONPATH": str(SRC), "PATH": ""},
     )
     assert done.stdout == "True\n"
+
+
+def test_arrays_of_other_kinds(tmp_path):
+    torch.manual_seed(0)
+    rp.compile(torch.nn.Linear(4, 3).eval(), torch.zeros(1, 4), tune=False).save(tmp_path / "net.plan")
+    net = runtime.load(tmp_path / "net.plan")
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    for same in (x.astype(np.float64), x.astype(np.uint8), x.astype(">f4"), np.asfortranarray(x), x.tolist()):
+        np.testing.assert_array_equal(net(same), net(x))
+    for odd in (x.astype(complex), x.astype(str)):
+        with pytest.raises(ValueError, match=f"takes numbers as float32, not {odd.dtype}"):
+            net(odd)
 
 
 @pytest.fixture(scope="module")

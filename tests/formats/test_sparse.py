@@ -100,6 +100,33 @@ def test_half_precision_never_makes_a_weight_infinite(tmp_path: Path) -> None:
     assert torch.allclose(rp.load(tmp_path / "w")["w"], weight, rtol=2**-8)
 
 
+def test_half_precision_names_a_way_that_is_wide_enough(tmp_path: Path) -> None:
+    weight = torch.zeros(100, dtype=torch.float64)
+    weight[3] = 1e300
+    for values in ("float16", "bfloat16"):
+        with pytest.raises(ValueError, match=f"too large for {values}: use 'exact'"):
+            rp.save({"w": weight}, tmp_path / "w", values=values)
+
+
+def test_views_of_one_memory_are_tied_only_if_they_are_the_same(tmp_path: Path) -> None:
+    weight = torch.randn(6, 6) * (torch.rand(6, 6) < 0.3)
+    state = {"w": weight, "tied": weight, "turned": weight.t(), "bits": weight.view(torch.int32), "row": weight[:1]}
+    rp.save(state, tmp_path / "w")
+    loaded = rp.load(tmp_path / "w")
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in state.items())
+    assert loaded["tied"].data_ptr() == loaded["w"].data_ptr()
+
+
+def test_entries_that_no_file_can_hold_are_named(tmp_path: Path) -> None:
+    odd = {"count": 3, "lazy": torch.empty(3, device="meta"), "coo": torch.eye(3).to_sparse()}
+    for name, entry in odd.items():
+        with pytest.raises(ValueError, match=f"^{name} is no dense tensor"):
+            rp.save({"w": torch.ones(2), name: entry}, tmp_path / "w")  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match=r"^rankprune\.sparse is the name"):
+        rp.save({"rankprune.sparse": torch.ones(2)}, tmp_path / "w")
+    assert not list(tmp_path.iterdir())
+
+
 def test_half_precision_leaves_half_tensors_alone(tmp_path: Path) -> None:
     weight = torch.zeros(100, dtype=torch.bfloat16)
     weight[3] = 1e20

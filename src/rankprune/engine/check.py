@@ -128,7 +128,7 @@ def _binary(node: Node, ins: list[Shape], out: Shape) -> bool:
 
 
 def _norm(node: Node, ins: list[Shape], out: Shape) -> bool:
-    _need(_number(node, "eps") > 0, "eps of layernorm")
+    _need(_number(node, "eps") >= 0, "eps of layernorm")
     both = all(_length(node, name, out[-1]) for name in ("weight", "bias"))
     return len(ins) == 1 and len(out) == 2 and _same(ins, out) and both
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .build import NoCompiler
-from .capture import Captured, capture
-from .engine import FEWEST, Choices, Engine, default_threads
+from .capture import Captured, capture, need_dense
+from .engine import FEWEST, Choices, Engine, thread_count
 from .fusion import fuse
 from .graph import Graph, Node
 from .planfile import write
@@ -92,7 +92,7 @@ class Compiled:
         self._spec = captured.spec
         self._graph = captured.graph
         self.variant = variant
-        self.threads = default_threads() if threads is None else threads
+        self.threads = thread_count(threads)
         self.tuned = tune
         self._steps = cut(captured.graph, captured.islands)
         self._engines: dict[int, Engine] = {}
@@ -113,9 +113,10 @@ class Compiled:
 
     def __call__(self, *inputs: Tensor) -> Any:
         values: dict[int, np.ndarray] = {}
-        for value, tensor in zip(self._graph.inputs, inputs, strict=True):
-            if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-                raise ValueError(f"the engine takes float32 tensors on the CPU, not {tensor.dtype} on {tensor.device}")
+        if len(inputs) != len(self._graph.inputs):
+            raise ValueError(f"the network takes {len(self._graph.inputs)} inputs, not {len(inputs)}")
+        for value, tensor in zip(self._graph.inputs, inputs):
+            need_dense(tensor, "the engine takes")
             values[value] = tensor.detach().contiguous().numpy()
         for i, step in enumerate(self._steps):
             if isinstance(step, Segment):

@@ -17,6 +17,7 @@ from .packing import Choice, Packs
 from .selfcheck import best_variant
 
 Choices = dict[bool, dict[int, Choice]]  # by layout (eight images at once?), then by node
+MOST_THREADS = 1024  # as in program.cpp
 FEWEST = 5  # images that are worth a group of eight
 NEAR = 4 << 20  # bytes of the largest value of eight images that still stays near the cores
 
@@ -24,6 +25,15 @@ NEAR = 4 << 20  # bytes of the largest value of eight images that still stays ne
 def default_threads() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_count(threads: int | None) -> int:
+    """As asked for, or all the cores."""
+    if threads is None:
+        return default_threads()
+    if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads={threads!r} must be a whole number, at least 1 and at most {MOST_THREADS}")
+    return threads
 
 
 class Engine:
@@ -35,9 +45,7 @@ class Engine:
     ) -> None:  # fmt: skip
         """`eight`: whether batches run eight images at once; None: if their values stay near the cores."""
         self.graph = graph
-        self.threads = default_threads() if threads is None else threads
-        if self.threads < 1:
-            raise ValueError(f"threads={threads} must be at least 1")
+        self.threads = thread_count(threads)
         self.variant = variant or best_variant()
         self.choices: Choices = choices if choices is not None else {False: {}, True: {}}
         largest = max(math.prod(shape) for shape in graph.shapes)
@@ -147,6 +155,8 @@ class Engine:
         if len(inputs) != len(shapes):
             raise ValueError(f"the network takes {len(shapes)} inputs, not {len(inputs)}")
         for x, shape in zip(inputs, shapes):
+            if x.dtype.kind not in "fiub":
+                raise ValueError(f"the network takes numbers as float32, not {x.dtype}")
             if tuple(x.shape[1:]) != shape or x.ndim != len(shape) + 1:
                 wanted = ", ".join(map(str, shape))
                 raise ValueError(f"the network was compiled for inputs (batch, {wanted}), not {x.shape}")

@@ -98,11 +98,10 @@ class Lowering:
         if value in self.plain:
             self.plain.discard(value)
             source = self.places.pop(value)
-            shape = self.graph.shapes[value]
             self.layouts.pop(value)
             layout, target = self.output(value)
-            index = np.arange(math.prod(shape), dtype=np.int32)
-            to = np.ascontiguousarray(np.broadcast_to(layout.index(), shape).reshape(-1), np.int32)
+            to = np.ascontiguousarray(np.broadcast_to(layout.index(), layout.shape).reshape(-1), np.int32)
+            index = np.arange(to.size, dtype=np.int32)
             self.move(source, target, index, to, INTO_LANES if self.images else FLOATS)
         return self.layouts[value], self.places[value]
 

@@ -25,6 +25,11 @@ def find(name: str) -> Handler:
     raise Unsupported(name)
 
 
+def moves(name: str) -> bool:
+    """Whether an operator only moves numbers."""
+    return find(name) in operators_view.HANDLERS.values()
+
+
 def array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().float().numpy())
 
@@ -88,18 +93,18 @@ def named_padding(name: str, kernel: Sequence[int], dilation: list[int]) -> list
 def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
     if not isinstance(weight, Tensor) or not isinstance(x, Ref):
         raise Unsupported("a product of two computed tensors")
-    axis = x.batch_axis()
-    local = x.local()
-    if axis == x.view.ndim - 1 or local.shape[-1] != weight.shape[1]:
+    apart, _ = x.apart()
+    axis, local = apart.batch_axis(), apart.local()
+    if axis == apart.view.ndim - 1 or local.shape[-1] != weight.shape[1]:
         raise Unsupported("a linear layer over the batch")
     shape = local.shape if local.ndim == 1 else (int(np.prod(local.shape[:-1])), local.shape[-1])
-    source = settle(graph, x, shape)
+    source = settle(graph, apart, shape)
     made = emit(
         graph, "linear", [source], (*shape[:-1], weight.shape[0]), attrs={"activation": "none"},
         weight=Weight.of(array(weight)), arrays={"bias": bias_of(bias, weight.shape[0])},
     )  # fmt: skip
-    view = made.view.reshape(IMAGES, *local.shape[:-1], weight.shape[0])
-    return Ref(made.value, np.moveaxis(view, 0, axis), made.count)
+    view = np.moveaxis(made.view.reshape(IMAGES, *local.shape[:-1], weight.shape[0]), 0, axis)
+    return Ref(made.value, view.reshape(*x.view.shape[:-1], weight.shape[0]), made.count)
 
 
 def batch_norm(
@@ -135,11 +140,13 @@ def batch_norm(
 def constant_op(graph: Graph, op: str, x: Ref, constant: np.ndarray) -> Ref:
     """With a constant that broadcasts against the full shape, batch axis included."""
     axis = x.batch_axis()
+    if np.broadcast_shapes(constant.shape, x.view.shape) != x.view.shape:
+        raise Unsupported("a constant that is larger than the tensor")
     full = np.broadcast_to(constant, x.view.shape)
-    if full.shape != x.view.shape or not np.array_equal(full.take(0, axis), full.take(1, axis)):
+    if not np.array_equal(full.take(0, axis), full.take(1, axis)):
         raise Unsupported("a constant that differs between images")
     source = settle(graph, x)
-    arrays = {"constant": np.ascontiguousarray(full.take(0, axis), np.float32)}
+    arrays = {"constant": np.array(full.take(0, axis), np.float32)}
     return emit(graph, op, [source], graph.shapes[source], axis, attrs={"activation": "none"}, arrays=arrays)
 
 

@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 
 def write(path: str | Path, graph: Graph, choices: Choices, eight: bool) -> int:
-    """Write a plan; the old file stays until the new one is complete. Returns its size in bytes."""
+    """Write a plan that `read` takes; the old file stays until the new one is complete. Returns its size in bytes."""
     blobs: list[np.ndarray] = []
 
     def keep(array: np.ndarray) -> dict[str, Any]:
@@ -81,6 +81,11 @@ def write(path: str | Path, graph: Graph, choices: Choices, eight: bool) -> int:
         body += blob.tobytes()
         body += bytes(-blob.nbytes % _ALIGN)
     data = _HEAD.pack(MAGIC, VERSION, len(text), hashlib.sha256(body).digest()) + bytes(body)
+    try:
+        parse(data)
+    except DamagedPlan as error:
+        reason = str(error).removesuffix(": save it again")
+        raise ValueError(f"{path} is not written, because it {reason}: run this network with torch") from None
     write_atomic(Path(path), data)
     return len(data)
 

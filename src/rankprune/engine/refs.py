@@ -6,6 +6,7 @@ stands. Any reshape, permutation, slice or expansion is the same NumPy operation
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,28 @@ class Ref:
                 return axis
         raise Unsupported("the images of a batch are mixed with one another")
 
+    def apart(self) -> tuple[Ref, int | None]:
+        """With the batch on an axis of its own, and which axis, if any, was split for that.
+
+        Windows or tokens of all images may stand on one axis: (batch · windows, ...), (tokens · batch, channels).
+        """
+        shape = self.view.shape
+        splits = [(axis, n // IMAGES) for axis, n in enumerate(shape) if n % IMAGES == 0 and n > IMAGES]
+        tries = [(None, shape)] + [
+            (axis, (*shape[:axis], *pair, *shape[axis + 1 :]))
+            for axis, rest in splits
+            for pair in ((IMAGES, rest), (rest, IMAGES))
+        ]
+        for axis, sizes in tries:
+            found = Ref(self.value, self.view.reshape(sizes), self.count)
+            with contextlib.suppress(Unsupported):
+                found.batch_axis()
+                return found, axis
+        raise Unsupported("the images of a batch are mixed with one another")
+
+    def same(self, other: Ref) -> bool:
+        return self.value == other.value and np.array_equal(self.view, other.view)
+
     def local(self) -> np.ndarray:
         """The view of one image, without the batch axis."""
         return self.view.take(0, self.batch_axis())
@@ -42,8 +65,10 @@ class Size:
 
     of: Callable[[int], Any]
 
-    def now(self) -> Any:
-        return self.of(IMAGES)
+    def steady(self) -> bool:
+        """Whether it is the same for any number of images, or at least for each image of a batch."""
+        few, more = np.asarray(self.of(IMAGES)), np.asarray(self.of(IMAGES + 1))
+        return few.ndim == more.ndim and np.array_equal(few, more[tuple(map(slice, few.shape))])
 
 
 def whole(graph: Graph, value: int, axis: int = 0) -> Ref:
@@ -62,7 +87,7 @@ def settle(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None, constan
     if graph.shapes[ref.value] == tuple(shape) and (index == np.arange(index.size)).all():
         return ref.value
     output = graph.value(shape)
-    arrays = {"index": np.ascontiguousarray(index.reshape(shape), np.int32)}
+    arrays = {"index": index.reshape(shape).astype(np.int32)}
     if constant is not None:
         arrays["constant"] = constant
     graph.nodes.append(Node("gather", [ref.value], output, arrays=arrays))

@@ -25,7 +25,7 @@ class Network:
         return [self.engine.graph.shapes[v] for v in self.engine.graph.inputs]
 
     def __call__(self, *inputs: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
-        outputs = self.engine(inputs)
+        outputs = self.engine([np.asarray(x) for x in inputs])
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 

@@ -8,10 +8,12 @@ import safetensors.torch
 from torch import nn
 
 from .._atomic import write_atomic
+from .sparse import need_dense
 
 
 def save_dense(model: nn.Module, path: str | Path) -> None:
     """Write every entry of the state dict under its own name; the old file stays until the new one is complete."""
     # Copies: the format has no ties, and a tied weight must be found under both names.
-    state = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in model.state_dict().items()}
+    entries = model.state_dict().items()
+    state = {name: need_dense(name, tensor).detach().cpu().contiguous().clone() for name, tensor in entries}
     write_atomic(path, safetensors.torch.save(state, {"format": "pt"}))

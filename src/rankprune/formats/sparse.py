@@ -41,10 +41,11 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: V
     packed: list[dict[str, Any]] = []
     blob = bytearray()
     tied: dict[str, str] = {}
-    first: dict[tuple[int, tuple[int, ...]], str] = {}
+    first: dict[tuple[Any, ...], str] = {}
     for name, tensor in state.items():
-        tensor = tensor.detach()
-        where = (tensor.data_ptr(), tuple(tensor.shape))
+        tensor = need_dense(name, tensor).detach()
+        # The same numbers only if they are read the same way: a transposed view is another tensor.
+        where = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         if tensor.numel() and where in first:
             tied[name] = first[where]
             continue
@@ -62,6 +63,16 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: V
     entry["crc"] = _checksum(entry, dense)
     # One entry: safetensors writes several in no fixed order.
     write_atomic(path, safetensors.torch.save(dense, {_KEY: json.dumps(entry, sort_keys=True)}))
+
+
+def need_dense(name: str, tensor: Any) -> Tensor:
+    """An entry of a state dict that a file can hold, or a sentence that names it."""
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
+        kind = f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise ValueError(f"{name} is no dense tensor with numbers in it ({kind}): leave it out of the state dict")
+    if name == _BLOB:
+        raise ValueError(f"{name} is the name of the file's own entry: give the tensor another")
+    return tensor
 
 
 def is_ours(path: str | Path) -> bool:
@@ -119,7 +130,8 @@ def _pack(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any] | N
         stored = stored.to(_DTYPES[values])
         if bool((stored.isinf() & tensor.view(-1)[indices].isfinite()).any()):
             largest = float(tensor[tensor.isfinite()].abs().max())
-            raise ValueError(f"{name} has weights up to {largest:.1e}, too large for {values}: use 'bfloat16'")
+            other = "bfloat16" if values == "float16" and largest < torch.finfo(torch.bfloat16).max else "exact"
+            raise ValueError(f"{name} has weights up to {largest:.1e}, too large for {values}: use {other!r}")
     code, parameter, data = _codes.best(indices.numpy(), tensor.numel())
     raw = stored.view(torch.uint8).numpy().tobytes()
     if len(data) + len(raw) >= plain:

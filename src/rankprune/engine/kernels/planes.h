@@ -5,6 +5,9 @@
 namespace rankprune {
 namespace {
 
+// NaN is the largest of all, whichever side it stands on, as it is in torch.
+static inline Vec largest(Vec a, Vec b) { return keep_nan(a, max(a, b)); }
+
 // Columns x .. x+count-1 of one row into `to`; `fill` outside the image.
 static inline void columns(const Planes& p, const float* source, int64_t x, int64_t count, float* to) {
     int64_t i = 0;
@@ -130,7 +133,7 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
             Vec v = Vec::load(scratch + (p.offsets[0] + r) * kLanes);
             for (int64_t i = 1; i < p.count; i++) {
                 Vec x = Vec::load(scratch + (p.offsets[i] + r) * kLanes);
-                v = p.average ? v + x : max(v, x);
+                v = p.average ? v + x : largest(v, x);
             }
             if (p.average) v = v * Vec::loadu(p.scale + (slab * p.rows + r) * kLanes);
             v.store(out + r * kLanes);
@@ -151,7 +154,7 @@ static void run_window(const void* params, int64_t task, float* arena, float*) {
                 int64_t ix = x * w.stride_x - w.pad_x + kx * w.dilation_x;
                 if (ix < 0 || ix >= w.width) continue;
                 Vec s = Vec::load(arena + w.in.at + iy * w.in.slab + c * w.in.chan + ix * kLanes);
-                v = w.average ? v + s : max(v, s);
+                v = w.average ? v + s : largest(v, s);
                 count++;
             }
         }
