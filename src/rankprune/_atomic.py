@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
     """Write to a temporary name beside the file, sync, rename."""
     path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    # Not mkstemp, whose files nobody else may read: who may is for the old file to say, or the process's umask.
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
+        with contextlib.suppress(OSError):
+            os.fchmod(handle, path.stat().st_mode & 0o777)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
