@@ -101,6 +101,23 @@ def test_bad_input_is_one_sentence(
     assert all(word in err for word in words), err
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_greek_is_spoken_to_in_words(encoding: str, runs: Path) -> None:
+    """Also where the name of a file is in none of its letters: a finished command must not fail while it prints."""
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "rankprune"]
+    for argv, words in (
+        (["analyze", "--help"], "of the delta-rank"),
+        (["compare", str(runs)], "delta-rank / full rank at delta=0.1"),
+    ):
+        done = subprocess.run([*command, *argv], env=env, capture_output=True, timeout=120)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert words in done.stdout.decode(encoding)
+    done = subprocess.run([*command, "compare", "где"], env={**env, "PYTHONUTF8": "1"}, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.startswith(rb"rankprune: \u0433\u0434\u0435 holds no finished run")
+
+
 def test_usage_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     for argv in ([], ["trian"], ["prune", "x.pth"]):
         with pytest.raises(SystemExit) as caught:
