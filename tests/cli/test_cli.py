@@ -87,6 +87,17 @@ def test_smoke_of_every_method_and_task(name: str, tmp_path: Path) -> None:
         (["compare", "nowhere"], 2, ["nowhere"]),
         (["analyze", "nowhere.safetensors", "--model", "vgg-small"], 2, ["nowhere.safetensors"]),
         (["prune", "nowhere.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "x.safetensors"], 2, ["nowhere"]),
+        (["prune", "w.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "x.pth"], 2, ["x.pth", ".safetensors"]),
+        (["prune", "w.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "no/x.safetensors"], 2, ["no folder no"]),
+        (["analyze", "nowhere"], 2, ["no run folder or weights file nowhere"]),
+        (["analyze", "."], 2, ["holds no run itself", "model.sparse.safetensors"]),
+        (["bench", "nowhere.pth"], 2, ["no run folder or weights file nowhere.pth"]),
+        (["bench", "runs/nowhere"], 2, ["no run folder or weights file runs/nowhere"]),
+        (["bench", "vgg-smal"], 2, ["vgg-small"]),
+        (["bench", "torchvision:resnet1"], 2, ["torchvision:resnet"]),
+        (["bench", "vgg-small", "--batch", "0"], 2, ["batch=0"]),
+        (["bench", "vgg-small", "--threads", "-1"], 2, ["threads=-1"]),
+        (["bench", "vgg-small", "--image-size", "0"], 2, ["image_size=0"]),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(
@@ -165,6 +176,11 @@ def test_analyze_of_a_run_and_of_a_file(runs: Path, capsys: pytest.CaptureFixtur
     assert found["macs_sparse"] == result["macs_sparse"]
     assert found["dead_filters"] == result["dead_filters"]
     assert len(found["layers"]) == 9
+    for words in (["--delta", "nan"], ["--delta", "0"], ["--image-size", "0"], ["--image-size", "-3"]):
+        assert main(["analyze", str(folder), *words]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"{words[0].strip('-').replace('-', '_')}={words[1]}" in err
     for file in ("model.sparse.safetensors", "best.ckpt"):
         assert main(["analyze", str(folder / file)]) == 0
         assert "features.24" in capsys.readouterr().out
