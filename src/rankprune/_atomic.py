@@ -15,10 +15,12 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file")
-    name = f"{path.parent / f'.{path.name}.{secrets.token_hex(4)}'}"
-    # Not a temporary file of the library's, which nobody else may read: the file's mode is the user's.
+    name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    # Not mkstemp, whose files nobody else may read: who may is for the old file to say, or the process's umask.
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
+        with contextlib.suppress(OSError):
+            os.fchmod(handle, path.stat().st_mode & 0o777)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()

@@ -83,10 +83,26 @@ def test_smoke_of_every_method_and_task(name: str, tmp_path: Path) -> None:
         (["train", "cifar10-cpu-vgg-rpg-98", "--data", "nowhere"], 2, ["nowhere"]),
         (["train", "fashion-rpg-98", "epochs=1", "method.every=1000"], 2, ["every=1000"]),
         (["train", "fashion-dense", *TINY, "epochs=2", "optimizer.lr=1e30"], 3, ["loss", "step"]),
+        (["train", "fashion-rpg-98", "sparsity=0.9"], 2, ["'sparsity'", "did you mean method.sparsity?"]),
+        (["train", "fashion-rpg-98", "lr=0.1"], 2, ["did you mean optimizer.lr?"]),
+        (["train", "fashion-rpg-98", "optimzer.lr=0.1"], 2, ["did you mean 'optimizer'?"]),
+        (["recipes", "nothing-*"], 2, ["'nothing-*'", "rankprune recipes"]),
+        (["methods", "nothing-*"], 2, ["'nothing-*'", "rankprune methods"]),
         (["sweep", "absent.yaml"], 2, ["absent.yaml"]),
         (["compare", "nowhere"], 2, ["nowhere"]),
         (["analyze", "nowhere.safetensors", "--model", "vgg-small"], 2, ["nowhere.safetensors"]),
         (["prune", "nowhere.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "x.safetensors"], 2, ["nowhere"]),
+        (["prune", "w.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "x.pth"], 2, ["x.pth", ".safetensors"]),
+        (["prune", "w.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "no/x.safetensors"], 2, ["no folder no"]),
+        (["analyze", "nowhere"], 2, ["no run folder or weights file nowhere"]),
+        (["analyze", "."], 2, ["holds no run itself", "model.sparse.safetensors"]),
+        (["bench", "nowhere.pth"], 2, ["no run folder or weights file nowhere.pth"]),
+        (["bench", "runs/nowhere"], 2, ["no run folder or weights file runs/nowhere"]),
+        (["bench", "vgg-smal"], 2, ["vgg-small"]),
+        (["bench", "torchvision:resnet1"], 2, ["torchvision:resnet"]),
+        (["bench", "vgg-small", "--batch", "0"], 2, ["batch=0"]),
+        (["bench", "vgg-small", "--threads", "-1"], 2, ["threads=-1"]),
+        (["bench", "vgg-small", "--image-size", "0"], 2, ["image_size=0"]),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence(
@@ -99,6 +115,23 @@ def test_bad_input_is_one_sentence(
     assert out == ""
     assert err.count("\n") == 1
     assert all(word in err for word in words), err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_greek_is_spoken_to_in_words(encoding: str, runs: Path) -> None:
+    """Also where the name of a file is in none of its letters: a finished command must not fail while it prints."""
+    env = {**os.environ, "PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "rankprune"]
+    for argv, words in (
+        (["analyze", "--help"], "of the delta-rank"),
+        (["compare", str(runs)], "delta-rank / full rank at delta=0.1"),
+    ):
+        done = subprocess.run([*command, *argv], env=env, capture_output=True, timeout=120)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert words in done.stdout.decode(encoding)
+    done = subprocess.run([*command, "compare", "где"], env={**env, "PYTHONUTF8": "1"}, capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
+    assert done.stderr.startswith(rb"rankprune: \u0433\u0434\u0435 holds no finished run")
 
 
 def test_usage_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,6 +181,11 @@ def test_analyze_of_a_run_and_of_a_file(runs: Path, capsys: pytest.CaptureFixtur
     assert found["macs_sparse"] == result["macs_sparse"]
     assert found["dead_filters"] == result["dead_filters"]
     assert len(found["layers"]) == 9
+    for words in (["--delta", "nan"], ["--delta", "0"], ["--image-size", "0"], ["--image-size", "-3"]):
+        assert main(["analyze", str(folder), *words]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"{words[0].strip('-').replace('-', '_')}={words[1]}" in err
     for file in ("model.sparse.safetensors", "best.ckpt"):
         assert main(["analyze", str(folder / file)]) == 0
         assert "features.24" in capsys.readouterr().out

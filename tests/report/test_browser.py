@@ -225,7 +225,7 @@ def test_names_are_text(open_page: Open, going: Path, runs: Path, tmp_path: Path
     page = open_page(out.as_uri())
     assert page.inner_text("h1") == evil
     page.click("#chart-accuracy summary")
-    assert page.locator("#chart-accuracy tbody th").first.inner_text() == evil
+    assert page.locator("#chart-accuracy tbody th").first.inner_text() == f"{evil} (going)"  # the other has its name
     assert page.locator("b:text-is('bold')").count() == 0
     assert page.locator("img[src=x]").count() == 0
     assert page.title() != "taken"
@@ -235,6 +235,41 @@ def test_names_are_text(open_page: Open, going: Path, runs: Path, tmp_path: Path
     hover.wait_for()
     assert "<img src=x onerror=document.title='taken'>" in hover.text_content()
     assert "%{x} &amp; $1" in hover.text_content()
+
+
+def test_runs_of_one_name_are_told_apart(open_page: Open, runs: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "fashion-rpg-98-two", "three")]
+    for folder, seed in zip(folders, (1, 0, 0)):
+        shutil.copytree(next(runs.glob("*-rpg-*")), folder)
+        recipe = (folder / "recipe.yaml").read_text()
+        (folder / "recipe.yaml").write_text(recipe.replace("seed: 0", f"seed: {seed}", 1))
+    write_page(Collector(folders).collect(), tmp_path / "same.html")
+    page = open_page((tmp_path / "same.html").as_uri())
+    labels = ["fashion-rpg-98, seed 1", "fashion-rpg-98-two", "fashion-rpg-98 (three)"]
+    assert sorted(page.locator("#pick option").all_inner_texts()) == sorted(labels)
+    assert sorted(column(page, 1)) == sorted(["fashion-rpg-98", *labels[1:]])  # the seed has a column
+    page.click("#chart-accuracy summary")
+    assert set(page.locator("#chart-accuracy tbody th").all_inner_texts()) == set(labels)
+
+
+def test_one_run_of_one_epoch(open_page: Open, going: Path, runs: Path, tmp_path: Path) -> None:
+    """One point has no spread to scale an axis by: no tick may stand where no accuracy can be, or over another."""
+    done = next(runs.glob("*-rpg-*"))
+    for name in ("result.json", "model.sparse.safetensors"):
+        shutil.copy(done / name, going)
+    recipe = (going / "recipe.yaml").read_text()
+    (going / "recipe.yaml").write_text(recipe.replace("epochs: 2", "epochs: 1", 1))
+    write_page(Collector([going]).collect(), tmp_path / "one.html")
+    page = open_page((tmp_path / "one.html").as_uri())
+    assert page.inner_text("#subtitle").endswith("1 epoch")
+    for chart in ("accuracy", "tradeoff", "flops"):
+        texts = page.locator(f"#chart-{chart} .ytick text").all_text_contents()
+        assert texts, chart
+        assert all(0 <= float(text.rstrip(" %").replace("−", "-")) <= 100 for text in texts), (chart, texts)
+    ticks = page.locator("#chart-flops .xtick text").all()
+    boxes = sorted((box["x"], box["x"] + box["width"]) for tick in ticks if (box := tick.bounding_box()))
+    assert len(boxes) >= 2
+    assert all(end < start for (_, end), (start, _) in zip(boxes, boxes[1:]))
 
 
 def test_watch_renews_itself(open_page: Open, going: Path, runs: Path) -> None:

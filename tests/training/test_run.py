@@ -127,6 +127,14 @@ def test_two_writers(tmp_path: Path) -> None:
     assert run(small(), tmp_path).result["steps"] == 30
 
 
+def test_a_run_that_still_trains_is_not_called_unfinished(tmp_path: Path) -> None:
+    """Its second starter must not be told to remove the folder under it."""
+    with pytest.raises(RunError):
+        run(small(), tmp_path, watcher=Plug(4))
+    with RunFolder.of(small(), tmp_path).locked(), pytest.raises(RunError, match=f"process {os.getpid()}: wait"):
+        run(small(), tmp_path)
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_loses_nothing(tmp_path: Path) -> None:
     recipe = small("fashion-rpg-90", "optimizer.lr=1e20", "save.every_steps=1")
     plug = Plug()

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from .output import speak_plainly
 from .parser import build_parser
 
 __all__ = ["build_parser", "main"]
@@ -14,6 +15,7 @@ __all__ = ["build_parser", "main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; whatever goes wrong is one sentence on stderr."""
+    speak_plainly(sys.stdout, sys.stderr)
     args = build_parser().parse_args(argv)
     # Before torch is loaded: OpenMP threads that wait in a loop for one another are many times slower than those that
     # sleep, as soon as anything else runs on the machine.

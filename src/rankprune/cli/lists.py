@@ -11,16 +11,22 @@ from .output import emit
 
 def run(args: argparse.Namespace) -> int:
     if args.command == "recipes":
-        names = list_recipes(args.pattern)
+        names = _some("recipe", args.pattern, list_recipes(args.pattern))
         return emit(args.json, names, "\n".join(names))
     return _methods(args) if args.command == "methods" else _doctor(args)
+
+
+def _some(what: str, pattern: str, found: list[str]) -> list[str]:
+    if not found:
+        raise ValueError(f"No {what} fits {pattern!r}: `rankprune {what}s` lists all, and '*rpg*' is a pattern.")
+    return found
 
 
 def _methods(args: argparse.Namespace) -> int:
     from rankprune._summary import table
     from rankprune.method import list_methods, method_info
 
-    infos = [method_info(name) for name in list_methods(args.pattern)]
+    infos = [method_info(name) for name in _some("method", args.pattern, list_methods(args.pattern))]
     found = [
         {"name": i.name, "family": i.family, "needs": sorted(i.needs), "moves": i.moves, "cost": i.cls.cost,
          "exact": i.exact, "paper": i.paper, "description": i.description}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rankprune.formats import save
 from rankprune.oneshot import prune
+from rankprune.training.export import weights_file
 from rankprune.training.folder import writing
 from rankprune.training.weights import open_model
 
@@ -14,9 +15,9 @@ from .output import emit
 
 
 def run(args: argparse.Namespace) -> int:
+    out = weights_file(args.out)
     model, _ = open_model(Path(args.checkpoint), args.model)
     report = prune(model, args.method, sparsity=args.sparsity, distribution=args.distribution, seed=args.seed)
-    out = Path(args.out)
     with writing(out):
         save(model, out)
     size = out.stat().st_size

@@ -23,7 +23,8 @@ def _report(args: argparse.Namespace) -> int:
     data = Collector(args.runs, engine=args.engine).collect(say)
     size = write_page(data, Path(args.out))
     found = {"out": args.out, "bytes": size, "runs": len(data["runs"])}
-    return emit(args.json, found, f"{args.out}: {len(data['runs'])} runs, {size / 1e6:.1f} MB, opens without a network")
+    runs = f"{len(data['runs'])} run{'s' * (len(data['runs']) != 1)}"
+    return emit(args.json, found, f"{args.out}: {runs}, {size / 1e6:.1f} MB, opens without a network")
 
 
 def _watch(args: argparse.Namespace) -> int:

@@ -62,7 +62,7 @@ def tail_energies(s: Tensor) -> Tensor:
 
 
 def delta_rank_of(s: Tensor, delta: float) -> int:
-    if delta <= 0:
+    if not delta > 0:  # nan as well
         raise ValueError(f"delta={delta} admits no delta-rank; choose a delta above 0, such as 0.1.")
     if not s.numel() or s[0] == 0:
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -16,8 +17,11 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
     first = error.errors()[0]
     *place, key = [str(part) for part in first["loc"]] or [""]
     if first["type"] == "extra_forbidden":
-        where = ".".join(place) or f"a {schema.__name__.lower()}"
-        return f"there is no key {key!r} in {where}: {nearest(key, _keys(schema, place))}"
+        where = ".".join(place) or "a" + re.sub("[A-Z]", lambda m: f" {m[0].lower()}", schema.__name__)  # a sweep file
+        # At the top, where lr is written for optimizer.lr, the section that has the key is nearer than any spelling.
+        homes = [] if place else [f"{section}.{key}" for section in schema.model_fields if key in _keys(schema, [section])]
+        way_out = f"did you mean {' or '.join(homes)}?" if homes else nearest(key, _keys(schema, place))
+        return f"there is no key {key!r} in {where}: {way_out}"
     if first["type"] == "missing":
         return f"{'.'.join([*place, key])} is missing: every run needs it."
     if first["type"] == "value_error":
@@ -35,4 +39,4 @@ def _keys(schema: type[BaseModel], place: Sequence[str]) -> list[str]:
     for part in place:
         annotation: Any = schema.model_fields[part].annotation
         schema = next((a for a in get_args(annotation) if isinstance(a, type)), annotation)
-    return list(schema.model_fields)
+    return list(getattr(schema, "model_fields", ()))

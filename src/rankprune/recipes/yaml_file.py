@@ -45,7 +45,7 @@ def read(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise RecipeError(f"The recipe {path} cannot be read: {reason}.") from None
+        raise RecipeError(f"The file {path} cannot be read: {reason}.") from None
     value = parse(text, str(path))
     if not isinstance(value, dict):
         raise RecipeError(f"{path} holds no recipe: a recipe is `key: value` lines.")

@@ -15,10 +15,10 @@ from rankprune.engine.peers import Run, joined, onnx_file, timed, torch_eager
 from rankprune.formats import save
 from rankprune.formats.dense import save_dense
 from rankprune.formats.onnx import save_onnx
-from rankprune.models import ModelError, load_weights
+from rankprune.models import load_weights
 
 from .folder import writing
-from .weights import open_model
+from .weights import at_least_one, must_exist, open_model
 
 Target = Literal["sparse", "safetensors", "onnx", "engine"]
 Values = Literal["exact", "float16", "bfloat16"]
@@ -86,8 +86,7 @@ def export(
     """
     _check(to, values, sparse_initializer, batch=batch, threads=threads, image_size=image_size)
     source = Path(path)
-    if not source.exists():
-        raise ModelError(f"There is no run folder or weights file {source}: check the path.")
+    must_exist(source)
     target = _target(source, to, out)
     network, example = open_model(source, model, image_size)
     example = example.expand(batch, *example.shape[1:]).contiguous()
@@ -131,9 +130,7 @@ def _check(to: str, values: str, sparse_initializer: bool, **counts: int | None)
         raise ValueError(f"Values in {values} are for sparse files, not for {to}: leave that out or export to sparse.")
     if sparse_initializer and to != "onnx":
         raise ValueError(f"A sparse initializer is for ONNX files, not for {to}: leave it out or export to onnx.")
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise ValueError(f"{name}={count} is too few: give 1 or more.")
+    at_least_one(**counts)
 
 
 def _target(source: Path, to: Target, out: str | Path | None) -> Path:
@@ -143,12 +140,22 @@ def _target(source: Path, to: Target, out: str | Path | None) -> Path:
         target = folder / (stem + SUFFIX[to])
     else:
         target = Path(out)
-    if to in ("sparse", "safetensors") and target.suffix != ".safetensors":
-        raise ValueError(f"{target} is to hold weights, which are read by the name's end: call it .safetensors.")
-    if target.is_dir():
-        raise ValueError(f"{target} is a folder: name a file in it.")
-    if not target.parent.is_dir():
-        raise ValueError(f"There is no folder {target.parent} to write {target.name} in: make it first.")
+    target = weights_file(target) if to in ("sparse", "safetensors") else _new_file(target)
     if target.exists() and target.samefile(source):
         raise ValueError(f"{target} is the file that is read: name another to write.")
     return target
+
+
+def weights_file(path: str | Path) -> Path:
+    """Where weights can be written, before any work is done for them."""
+    if Path(path).suffix != ".safetensors":
+        raise ValueError(f"{path} is to hold weights, which are read by the name's end: call it .safetensors.")
+    return _new_file(Path(path))
+
+
+def _new_file(path: Path) -> Path:
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file in it.")
+    if not path.parent.is_dir():
+        raise ValueError(f"There is no folder {path.parent} to write {path.name} in: make it first.")
+    return path

@@ -82,6 +82,8 @@ def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]
     """The result, if there is one, and whether the run was begun."""
     result, started = folder.result(), checkpoint.exists(folder.path)
     if result is None and started and not resume:
+        with folder.locked():  # whose run still trains is told so, not to remove its folder
+            pass
         raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to go on, or remove the folder.")
     return result, started
 

@@ -21,7 +21,12 @@ def open_model(path: Path, name: str | None = None, image_size: int | None = Non
 
     A run knows its model. For other files `name` says it; classes and channels are read off the weights.
     """
+    must_exist(path)
+    at_least_one(image_size=image_size)
     if path.is_dir():
+        if not (path / MODEL).is_file():
+            what = "an unfinished run" if (path / RECIPE).is_file() else "no run itself"
+            raise ModelError(f"{path} holds {what}: give the folder of a finished one, which has a {MODEL}.")
         path = path / MODEL
     recipe: dict[str, Any] = read(path.parent / RECIPE) if (path.parent / RECIPE).is_file() and name is None else {}
     name = name or recipe.get("model", {}).get("name")
@@ -39,3 +44,14 @@ def open_model(path: Path, name: str | None = None, image_size: int | None = Non
     known = sizes.get(recipe.get("data", {}).get("name", ""), 224 if ":" in name else 32)
     size = image_size or recipe.get("data", {}).get("image_size") or known
     return load_weights(model, path).eval(), torch.zeros(1, channels, size, size)
+
+
+def must_exist(path: Path) -> None:
+    if not path.exists():
+        raise ModelError(f"There is no run folder or weights file {path}: check the path.")
+
+
+def at_least_one(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise ValueError(f"{name}={count} is too few: give 1 or more.")

@@ -9,6 +9,14 @@ function axis(title, more = {}) {
     zeroline: false, linecolor: colour('line'), tickfont: { size: 11, color: colour('soft') }, automargin: true, ...more };
 }
 
+// An axis of shares. The library draws what is all of one height between -100 % and 200 %, where no share can be.
+function shareAxis(title, values, more = {}) {
+  const seen = values.filter(known);
+  const [low, high] = [Math.min(...seen), Math.max(...seen)];
+  const narrow = seen.length && high - low < 0.01 ? { range: [Math.max(low - 0.05, -0.005), Math.min(high + 0.05, 1.005)] } : {};
+  return axis(title, { tickformat: '.2~%', ...narrow, ...more });
+}
+
 // A logarithmic axis of shares, labelled at round ones.
 function logAxis(title, values, more = {}) {
   const seen = values.filter((v) => known(v) && v > 0);
@@ -18,9 +26,11 @@ function logAxis(title, values, more = {}) {
     const steps = high / low > 300 ? [1] : high / low > 20 ? [1, 2, 5] : [1, 2, 3, 5];
     for (const step of steps) ticks.push(step * 10 ** power);
   }
-  if (!ticks.some((v) => v >= low && v <= high)) ticks.push(...new Set([low, high]));  // too narrow for a round number
   const label = (v) => `${Number((100 * v).toPrecision(3))} %`;
-  return axis(title, { type: 'log', tickvals: ticks, ticktext: ticks.map(label), ...more });
+  // Too narrow for two round numbers: room around, so that the reader sees of what order it is.
+  const few = seen.length && ticks.filter((v) => v >= low && v <= high).length < 2;
+  const room = few ? { range: [Math.log10(low / 2), Math.log10(high * 2)] } : {};
+  return axis(title, { type: 'log', tickvals: ticks, ticktext: ticks.map(label), ...room, ...more });
 }
 
 function layout(more) {

@@ -19,7 +19,7 @@ function drawLayers() {
   const ticks = { type: 'category', tickvals: names, ticktext: names.map(plain), tickangle: -45, range: [-0.5, names.length - 0.5] };
   const thin = (value) => others.map((run) => ({ type: 'scatter', mode: 'lines', x: names, y: names.map((name) => { const l = layerOf(run, name); return l ? value(l) : null; }),
     line: { color: colour('faint'), width: 1 }, opacity: 0.55,
-    text: names.map((name) => { const l = layerOf(run, name); return l ? `<b>${plain(run.name)}</b><br>${plain(name)}: ${percent(value(l))}` : ''; }), hoverinfo: 'text' }));
+    text: names.map((name) => { const l = layerOf(run, name); return l ? `<b>${plain(labelOf(run))}</b><br>${plain(name)}: ${percent(value(l))}` : ''; }), hoverinfo: 'text' }));
   const line = (from, name, value, tell, look) => ({ type: 'scatter', mode: 'lines+markers', x: names, y: names.map((n) => { const l = from.find((x) => x.name === n); return l ? value(l) : null; }),
     text: names.map((n) => { const l = from.find((x) => x.name === n); return l ? `<b>${plain(name)}</b><br>${plain(n)}: ${tell(l)}` : ''; }), hoverinfo: 'text', ...look });
   const bold = { line: { color: colour('accent'), width: 2.6 }, marker: { size: 7, color: colour('accent') } };
@@ -89,7 +89,7 @@ function drawOneLayer() {
   drawChart('chart-spectrum', { title: 'Spectrum', caption: `Singular values over the norm; δ-rank ${layer.delta_rank}, exact rank ${layer.exact}, of ${layer.full} (δ = ${focus.delta})`,
     summary: `Singular values of ${layer.name}, descending. δ-rank ${layer.delta_rank} and exact rank ${layer.exact} of ${layer.full}.`,
     empty: layer.spectrum.value.some((v) => v > 0) ? '' : 'Every weight of this layer is zero.',
-    traces: [...others.map((run) => curve(layerOf(run, layer.name), run.name, { line: { color: colour('faint'), width: 1 }, opacity: 0.55 })),
+    traces: [...others.map((run) => curve(layerOf(run, layer.name), labelOf(run), { line: { color: colour('faint'), width: 1 }, opacity: 0.55 })),
       ...(dense ? [curve(dense, reference(focus).label, { line: { color: colour('ink'), width: 1.6, dash: 'dash' } })] : []),
       curve(layer, 'this run', { line: { color: colour('accent'), width: 2.8 } })],
     legend: [['━', 'accent', 'this run'], ...(dense ? [['┅', 'ink', reference(focus).label]] : []), ...(others.length ? [['━', 'faint', `other runs (${others.length})`]] : [])],

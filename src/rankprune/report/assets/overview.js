@@ -39,10 +39,10 @@ function drawOverview() {
   byId('title').textContent = run.name;
   document.title = `${run.name} · rankprune report`;
   byId('subject').textContent = many ? `Report on ${runs().length} runs; in focus:` : 'Report on one run';
-  byId('subtitle').textContent = `${run.task} · ${run.method === 'dense' ? 'dense' : `${run.method}, target ${sparsityText(run.target)}`} · seed ${run.seed ?? NONE} · ${count(run.epochs)} epochs`;
+  byId('subtitle').textContent = `${run.task} · ${run.method === 'dense' ? 'dense' : `${run.method}, target ${sparsityText(run.target)}`} · seed ${run.seed ?? NONE} · ${count(run.epochs)} ${run.epochs === 1 ? 'epoch' : 'epochs'}`;
   byId('pick-field').hidden = !many;
   byId('runs').hidden = !many;
-  byId('pick').replaceChildren(...runs().map((r) => make('option', { value: r.id, selected: r === run }, r.name)));
+  byId('pick').replaceChildren(...runs().map((r) => make('option', { value: r.id, selected: r === run }, labelOf(r))));
   byId('tiles').replaceChildren(...(run.result ? finishedTiles(run) : runningTiles(run)));
   byId('problem').textContent = run.problem ? `Shown without its layers: ${run.problem}` : '';
   byId('foot').textContent = `Made ${new Date(state.data.made).toLocaleString()} by rankprune ${state.data.version}.`;
@@ -51,7 +51,7 @@ function drawOverview() {
 let runTable = null;
 function drawRuns() {
   const result = (key, label, cell, title) => ({ key, label, title, number: true, value: (r) => r.result?.[key], cell: (r) => (r.result ? cell(r.result, r) : NONE) });
-  const name = (r) => make('button', { type: 'button', class: 'link', title: r.name, 'data-key': `run ${r.id}`, 'aria-pressed': String(r === focused()), on: { click: () => setFocus(r.id) } }, r.name);
+  const name = (r) => make('button', { type: 'button', class: 'link', title: labelOf(r), 'data-key': `run ${r.id}`, 'aria-pressed': String(r === focused()), on: { click: () => setFocus(r.id) } }, labelOf(r, false));
   const differ = (value) => new Set(runs().map(value)).size > 1;
   const columns = [
     { key: 'name', label: 'Run', value: (r) => r.name, cell: name },

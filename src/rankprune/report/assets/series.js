@@ -6,6 +6,13 @@ const GLYPHS = ['●', '■', '◆', '▲', '✚', '✖', '★'];
 
 const runs = () => state.data.runs;
 const focused = () => runs().find((run) => run.id === state.focus) || runs()[0];
+// What tells a run from others of its name: its seed, or else its folder. A table that has a column of seeds needs no seed.
+function labelOf(run, seeds = true) {
+  const same = runs().filter((r) => r.name === run.name);
+  if (same.filter((r) => r.seed === run.seed).length > 1) return run.id.startsWith(run.name) ? run.id : `${run.name} (${run.id})`;
+  return seeds && same.length > 1 ? `${run.name}, seed ${run.seed}` : run.name;
+}
+
 const words = (run) => `${run.name} ${run.id} ${run.method} ${run.task} seed ${run.seed} ${run.result ? 'finished' : 'unfinished'}`.toLowerCase();
 
 function passes(run) {

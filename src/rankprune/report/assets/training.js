@@ -10,7 +10,7 @@ function drawTraining() {
   const curve = (value, name) => list.flatMap((run) => {
     const style = styles.get(seriesOf(run)), main = run === focus;
     const base = { type: 'scatter', x: run.metrics.map((line) => line.epoch), hoverinfo: 'text',
-      text: run.metrics.map((line) => `<b>${plain(run.name)}</b><br>epoch ${line.epoch}: ${name} ${percent(value(line))}${
+      text: run.metrics.map((line) => `<b>${plain(labelOf(run))}</b><br>epoch ${line.epoch}: ${name} ${percent(value(line))}${
         line.at_target ? '' : ` (at ${sparsityText(line.sparsity)}, not its target)`}`),
       opacity: main || list.length < 4 ? 1 : 0.75 };
     const look = { color: colour(style.colour), width: main ? 3.2 : 1.6 };
@@ -27,13 +27,13 @@ function drawTraining() {
   const x = axis('epoch', { range: [0.8, epochs + 0.2], ...(epochs < 12 ? { dtick: 1 } : {}) });
   const last = focus.metrics.at(-1);
   const table = (value, label) => ({ head: ['run', 'epoch', label, 'sparsity', 'at target'],
-    rows: list.flatMap((run) => run.metrics.map((line) => [run.name, line.epoch, percent(value(line)), sparsityText(line.sparsity), line.at_target ? 'yes' : 'no'])) });
+    rows: list.flatMap((run) => run.metrics.map((line) => [labelOf(run), line.epoch, percent(value(line)), sparsityText(line.sparsity), line.at_target ? 'yes' : 'no'])) });
   const empty = any ? '' : 'No epoch is over yet.';
   const at = last ? `${focus.name} is at` : '';
   drawChart('chart-accuracy', { title: focus.measure, empty, traces: curve(accuracyOf, 'accuracy'),
     caption: last ? `${focus.name}: ${percent(accuracyOf(last))} after epoch ${last.epoch}` : '',
     summary: last ? `Line chart of ${list.length} runs by epoch. ${at} ${percent(accuracyOf(last))} after epoch ${last.epoch}.` : '',
-    layout: { xaxis: x, yaxis: axis('', { tickformat: '.2~%' }) }, ...table(accuracyOf, focus.measure.toLowerCase()) });
+    layout: { xaxis: x, yaxis: shareAxis('', list.flatMap((run) => run.metrics.map(accuracyOf))) }, ...table(accuracyOf, focus.measure.toLowerCase()) });
   drawChart('chart-sparsity', { title: 'Sparsity', empty, traces: curve((line) => line.sparsity, 'sparsity'),
     caption: last ? `${focus.name}: ${sparsityText(last.sparsity)} of a target of ${sparsityText(focus.target)}` : '',
     summary: last ? `Line chart of ${list.length} runs by epoch. ${at} ${sparsityText(last.sparsity)}; its target is ${sparsityText(focus.target)}.` : '',
@@ -81,7 +81,7 @@ function drawTradeoff() {
   const summary = best ? `${sparse.length} points. The most accurate is ${best.name} with ${percent(best.accuracy)} at ${sparsityText(best.sparsity)}.` : '';
   const caption = best ? `Best: ${best.name}, ${percent(best.accuracy)}` : '';
   const empty = sparse.length ? '' : 'No pruned run is finished yet.';
-  const y = axis('', { tickformat: '.2~%' });
+  const y = shareAxis('', mine.flatMap((p) => [p.accuracy - (p.error ?? 0), p.accuracy + (p.error ?? 0)]));
   const levels = new Set(sparse.map((p) => sparsityText(p.sparsity)));
   const ranked = sparse.length > 3 && levels.size === 1;
   const tall = ranked ? Math.max(320, 60 + 19 * sparse.length) : null;
@@ -94,7 +94,7 @@ function drawTradeoff() {
       traces: [{ type: 'scatter', mode: 'markers', x: list.map((p) => p.accuracy), y: distinct, text: list.map(hover), hoverinfo: 'text', error_x: { ...bars(list), color: colour('faint') },
         marker: { opacity: 1, size: list.map((p) => (main(p) ? 14 : 10)), symbol: list.map((p) => styles.get(key(p)).symbol), color: list.map((p) => colour(styles.get(key(p)).colour)),
           line: { width: list.map((p) => (main(p) ? 2 : 0)), color: colour('ink') } }, cliponaxis: false }],
-      height: tall, layout: { xaxis: axis(focus.measure.toLowerCase(), { tickformat: '.2~%' }), yaxis: axis('', { type: 'category', tickmode: 'linear', range: [-0.7, list.length - 0.3] }),
+      height: tall, layout: { xaxis: shareAxis(focus.measure.toLowerCase(), mine.map((p) => p.accuracy)), yaxis: axis('', { type: 'category', tickmode: 'linear', range: [-0.7, list.length - 0.3] }),
         shapes: dense.map((p) => ({ type: 'line', yref: 'paper', y0: 0, y1: 1, x0: p.accuracy, x1: p.accuracy, line: { color: colour('faint'), width: 1.4, dash: 'dash' } })),
         annotations: dense.slice(0, 1).map((p) => ({ yref: 'paper', y: 0.02, yanchor: 'bottom', x: p.accuracy, xanchor: 'right', xshift: -4, text: `dense ${percent(p.accuracy)}`, showarrow: false, font: { size: 11, color: colour('soft') } })) } });
   } else {
