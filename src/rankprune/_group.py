@@ -141,9 +141,14 @@ class Group:
 
     def run_update(self) -> None:
         """Let the method set its masks for `step`."""
-        self._reserve()
-        self.method.update(self)
+        with self._own_precision():
+            self._reserve()
+            self.method.update(self)
         self._forget()
+
+    def _own_precision(self) -> torch.autocast:
+        """That of the weights, where a user steps within autocast: scores and decompositions are not for half of it."""
+        return torch.autocast(self.sites[0].weight.device.type, enabled=False)
 
     def _forget(self) -> None:
         for site in self.sites:
@@ -158,8 +163,9 @@ class Group:
 
     def start(self) -> None:
         """Masks at attach."""
-        self._reserve()
-        self.method.start(self)
+        with self._own_precision():
+            self._reserve()
+            self.method.start(self)
         self._forget()
 
     def at_target(self) -> bool:

@@ -56,6 +56,7 @@ class StepHooks:
 
     def detach(self) -> None:
         """Take the hooks off and leave weights and masks as they are."""
+        self._settle()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -115,6 +115,26 @@ def test_an_update_that_meets_nan_waits(method: str, caplog: pytest.LogCaptureFi
     assert sp.state_dict()["groups"][0]["retry"] is False
 
 
+@pytest.mark.parametrize("method", ["woodfisher", "mlprune", "rpg"])
+def test_a_step_within_autocast_updates_in_the_precision_of_the_weights(method: str) -> None:
+    def masks(within: bool) -> list[Tensor]:
+        model = cnn()
+        optimizer = sgd(model, lr=0.0)
+        options = {"data": [batch(i) for i in range(4)], "loss_fn": nn.functional.cross_entropy}
+        sp = attach(model, optimizer, method, **options) if method == "rpg" else rp.attach(
+            model, optimizer, method, sparsity=0.9, total_steps=24, **options)  # fmt: skip
+        for step in range(1, 25):
+            x, y = batch(step)
+            nn.functional.cross_entropy(model(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=within):
+                optimizer.step()
+            optimizer.zero_grad()
+        sp.finalize()
+        return list(sp.masks.values())
+
+    assert all(torch.equal(a, b) for a, b in zip(masks(True), masks(False)))
+
+
 def test_some_gradients_are_none() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:
@@ -503,6 +523,12 @@ def test_a_step_that_fails_in_the_middle_loses_no_latent(method: str) -> None:
             optimizer.step()
         del optimizer._init_group
 
+    interrupted()
+    sp.detach()
+    assert all(torch.equal(a, site.weight) for a, site in zip(before[::2], sp.sites))
+    state = sp.state_dict()
+    sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24)
+    sp.load_state_dict(state)
     interrupted()
     assert sp.state_dict()["step"] == 15
     after = [tensor for site in sp.sites for tensor in (site.weight, site.value)]
