@@ -6,6 +6,7 @@ import difflib
 import fnmatch
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.metadata import entry_points
@@ -99,4 +100,7 @@ def _load_all() -> None:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"rankprune.methods.{module.name}")
     for plugin in entry_points(group="rankprune.methods"):
-        plugin.load()
+        try:
+            plugin.load()
+        except Exception as error:  # somebody else's: the methods that are here work all the same
+            warnings.warn(f"plug-in {plugin.value} is left out ({type(error).__name__}: {error})", stacklevel=3)

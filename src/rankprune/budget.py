@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Literal, get_args
 
 Distribution = Literal["global", "uniform", "er", "erk"]
@@ -14,8 +15,8 @@ DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
 
 def kept(total: int, sparsity: float) -> int:
-    """Number of weights that stay of `total`."""
-    return round(total * (1.0 - sparsity))
+    """Number of weights that stay of `total`; of the sparsity as it is written, so that a half is a half."""
+    return round(total * (1 - Fraction(repr(float(sparsity)))))  # 250 · (1.0 - 0.99) is 2.5000000000000022
 
 
 def layer_densities(shapes: Sequence[Sequence[int]], sparsity: float, distribution: str = "erk") -> list[float]:

@@ -18,6 +18,7 @@ shapes_of = st.lists(
 def test_half_goes_to_even() -> None:
     assert [kept(n, 0.5) for n in (1, 3, 5, 7)] == [0, 2, 2, 4]
     assert kept(1000, 0.98) == 20
+    assert [kept(n, 0.99) for n in (50, 150, 250, 350)] == [0, 2, 2, 4]  # in floats 250 · (1 - 0.99) is above 2.5
 
 
 @settings(max_examples=200, deadline=None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,3 +68,16 @@ def test_two_methods_cannot_share_a_name() -> None:
         @rp.register("rpg")
         class Other(rp.Score):
             """Another one."""
+
+
+def test_a_plug_in_that_fails_is_named_and_the_others_work(tmp_path: Path) -> None:
+    (tmp_path / "broken_plug.py").write_text("import no_such_package\n")
+    info = tmp_path / "broken_plug-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plug\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rankprune.methods]\nbroken = broken_plug\n")
+    code = "import rankprune as rp; print('rpg' in rp.list_methods())"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+    assert "plug-in broken_plug is left out (ModuleNotFoundError: No module named 'no_such_package')" in done.stderr

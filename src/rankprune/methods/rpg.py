@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ class RPG(Gradual, DropGrow):
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
+        for name, most in (("lam", math.inf), ("delta", 1.0)):
+            value = getattr(self, name)
+            given = value is not None and not callable(value)
+            if given and not (isinstance(value, (int, float)) and 0.0 <= value <= most):
+                raise ValueError(f"{name}={value!r} is not a number from 0 to {most:g}: give one, or a schedule")
 
     def replaces_step(self) -> bool:
         return self.grow != 0  # without growth it is plain gradual pruning, and the step is taken
