@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,9 @@ def test_a_phone_scrolls_one_way_and_text_is_readable(open_page: Open, page_file
         for ground in ("page", "card", "raised", "tint"):
             pair = page.evaluate("([a, b]) => [colour(a), colour(b)]", [text, ground])
             assert contrast(*pair) >= 4.5, (scheme, text, ground)
+    lines = ("faint", *(f"s{i}" for i in range(1, 8)))  # what is drawn, not read
+    for line in lines:
+        assert contrast(*page.evaluate("(a) => [colour(a), colour('card')]", line)) >= 3, (scheme, line)
 
 
 def contrast(one: str, other: str) -> float:
@@ -208,6 +212,10 @@ def test_the_keyboard_and_a_screen_reader_reach_everything(open_page: Open, page
     assert page.evaluate("[...document.querySelectorAll('select, input')].every((e) => e.labels.length === 1)")
     assert page.evaluate("[...document.querySelectorAll('section')].every((e) => document.getElementById(e.getAttribute('aria-labelledby')))")
     assert page.evaluate("[...document.querySelectorAll('table')].every((t) => t.caption && t.caption.textContent)")
+    said = "[...document.querySelectorAll('summary')].map((e) => document.getElementById(e.getAttribute('aria-describedby'))?.textContent)"
+    numbers = page.evaluate(said)  # each says the same, so each says of what
+    assert all(numbers)
+    assert len(set(numbers)) == len(numbers)
     assert page.evaluate("new Set([...document.querySelectorAll('[id]')].map((e) => e.id)).size === document.querySelectorAll('[id]').length")
 
 
@@ -269,7 +277,7 @@ def test_one_run_of_one_epoch(open_page: Open, going: Path, runs: Path, tmp_path
     ticks = page.locator("#chart-flops .xtick text").all()
     boxes = sorted((box["x"], box["x"] + box["width"]) for tick in ticks if (box := tick.bounding_box()))
     assert len(boxes) >= 2
-    assert all(end < start for (_, end), (start, _) in zip(boxes, boxes[1:]))
+    assert all(end < start for (_, end), (start, _) in pairwise(boxes))
 
 
 def test_watch_renews_itself(open_page: Open, going: Path, runs: Path) -> None:

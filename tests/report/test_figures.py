@@ -47,6 +47,32 @@ def test_names_are_text_and_not_mathematics(data: dict[str, Any], tmp_path: Path
     assert "<b>&" not in re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
 
 
+def words(path: Path) -> list[str]:
+    """What an SVG writes: matplotlib draws letters as paths and leaves the text in a comment."""
+    return [re.sub(r"\$\\mathdefault\{(.*)\}\$", r"\1", word) for word in re.findall(r"<!-- (.*?) -->", path.read_text())]
+
+
+def test_runs_of_one_name_are_told_apart(data: dict[str, Any], tmp_path: Path) -> None:
+    rpg = next(run for run in data["runs"] if run["method"] == "rpg")
+    same = [{**rpg, "seed": 0}, {**rpg, "seed": 1, "id": "one"}, {**rpg, "seed": 0, "id": "two"}]
+    write_figures({**data, "runs": same}, tmp_path)
+    for name in ("training", "layers"):
+        labels = {word for word in words(tmp_path / f"{name}.svg") if word.startswith("fashion")}
+        assert labels == {rpg["id"], "fashion-rpg-98, seed 1", "fashion-rpg-98 (two)"}
+
+
+def test_axes_of_short_runs(data: dict[str, Any], tmp_path: Path) -> None:
+    """Epochs are whole, the dashed line has a name, and an axis of FLOPs has two numbers at least."""
+    narrow = [{**point, "macs_share": 0.08 + 0.01 * i} for i, point in enumerate(data["points"])]
+    write_figures({**data, "points": narrow}, tmp_path)
+    training, tradeoff = words(tmp_path / "training.svg"), words(tmp_path / "tradeoff.svg")
+    before = training[: training.index("epoch")]
+    assert before == ["1", "2"]
+    assert "dense" in tradeoff
+    end = tradeoff.index("FLOPs, share of dense (%)")
+    assert tradeoff[end - 3 : end] == ["5", "10", "20"]
+
+
 def test_an_unfinished_run_has_no_tradeoff(going: Path, tmp_path: Path) -> None:
     assert main(["figures", str(going), "--out", str(tmp_path)]) == 0
     assert {path.stem for path in tmp_path.glob("*.svg")} == {"training", "layers"}

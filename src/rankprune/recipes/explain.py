@@ -19,7 +19,8 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
     if first["type"] == "extra_forbidden":
         where = ".".join(place) or "a" + re.sub("[A-Z]", lambda m: f" {m[0].lower()}", schema.__name__)  # a sweep file
         # At the top, where lr is written for optimizer.lr, the section that has the key is nearer than any spelling.
-        homes = [] if place else [f"{section}.{key}" for section in schema.model_fields if key in _keys(schema, [section])]
+        sections = [] if place else [name for name in schema.model_fields if key in _keys(schema, [name])]
+        homes = [f"{section}.{key}" for section in sections]
         way_out = f"did you mean {' or '.join(homes)}?" if homes else nearest(key, _keys(schema, place))
         return f"there is no key {key!r} in {where}: {way_out}"
     if first["type"] == "missing":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,16 +34,18 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], None]]
 
 def _training(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     left, right = figure.subplots(1, 2)
-    for look, run in zip(looks(len(runs)), runs):
+    for look, run, name in zip(looks(len(runs)), runs, _labels(runs)):
         epochs = [line["epoch"] for line in run["metrics"]]
         counts = [line["at_target"] for line in run["metrics"]]
         for axes, key in ((left, "accuracy"), (right, "sparsity")):
             values = [float("nan") if line[key] is None else 100 * line[key] for line in run["metrics"]]
             axes.plot(epochs, values, ":", color=look["color"], linewidth=0.9)
             solid = [value if at else float("nan") for value, at in zip(values, counts)]
-            axes.plot(epochs, solid, label=plain(run["name"]), **look)
+            axes.plot(epochs, solid, label=plain(name), **look)
     left.set(xlabel="epoch", ylabel=f"{runs[0]['measure'].lower()} (%)")
     right.set(xlabel="epoch", ylabel="sparsity (%)")
+    for axes in (left, right):
+        axes.xaxis.get_major_locator().set_params(integer=True)  # there is no epoch 1.5
     legend(figure, (left,), len(runs))
 
 
@@ -59,22 +62,25 @@ def _tradeoff(figure: Any, points: Sequence[dict[str, Any]]) -> None:
             axes.errorbar(where, accuracy, yerr=bars, capsize=2, label=plain(method), **look)
     for axes, label in ((left, "weights kept (%)"), (right, "FLOPs, share of dense (%)")):
         for point in (p for p in points if p["method"] == "dense"):
-            axes.axhline(100 * point["accuracy"], color="0.5", linestyle="--", linewidth=1)
+            axes.axhline(100 * point["accuracy"], color="0.5", linestyle="--", linewidth=1, label="dense")
         axes.set(xscale="log", xlabel=label)
         plain_ticks(axes.xaxis)
+        low, high = axes.get_xlim()
+        if sum(low <= tick <= high for tick in axes.get_xticks()) < 2:  # of what order is it?
+            axes.set_xlim(low / 2, high * 2)
     left.set_ylabel("test accuracy (%)")
-    legend(figure, (left,), len(methods))
+    legend(figure, (left,), len(set(left.get_legend_handles_labels()[1])))
 
 
 def _layers(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     left, right = figure.subplots(1, 2)
     names = [layer["name"] for layer in runs[0]["layers"]]
-    for look, run in zip(looks(len(runs)), runs):
+    for look, run, label in zip(looks(len(runs)), runs, _labels(runs)):
         found = {layer["name"]: layer for layer in run["layers"]}
         index = [i for i, name in enumerate(names) if name in found]
         mine = [found[names[i]] for i in index]
         kept = [100 * layer["density"] or float("nan") for layer in mine]
-        left.plot(index, kept, label=plain(run["name"]), **look)
+        left.plot(index, kept, label=plain(label), **look)
         right.plot(index, [100 * layer["delta_rank"] / layer["full"] for layer in mine], **look)
     deltas = ", ".join(sorted({f"{run['delta']:g}" for run in runs}))
     left.set(yscale="log", ylabel="density (%)")
@@ -84,3 +90,17 @@ def _layers(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     for axes in (left, right):
         axes.set_xticks(range(0, len(names), step), [plain(name) for name in names[::step]], rotation=90, fontsize=6)
     legend(figure, (left,), len(runs))
+
+
+def _labels(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """What tells runs apart: the name, or with others of that name the seed, or else the folder."""
+    names = Counter(run["name"] for run in runs)
+    seeds = Counter((run["name"], run["seed"]) for run in runs)
+
+    def label(run: dict[str, Any]) -> str:
+        name, seed, folder = run["name"], run["seed"], run["id"]
+        if seeds[name, seed] > 1:
+            return str(folder if folder.startswith(name) else f"{name} ({folder})")
+        return f"{name}, seed {seed}" if names[name] > 1 else str(name)
+
+    return [label(run) for run in runs]

@@ -54,7 +54,7 @@ function drawChart(id, what) {
     const plot = make('div', { class: 'plot', role: 'img' });
     const empty = make('p', { class: 'empty' });
     const place = make('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-labelledby': `${id}-title` });
-    const details = make('details', {}, make('summary', {}, 'Show the numbers'), place);
+    const details = make('details', {}, make('summary', { 'aria-describedby': `${id}-title` }, 'Show the numbers'), place);
     figure.setAttribute('aria-labelledby', `${id}-title`);
     figure.replaceChildren(title, caption, legend, plot, empty, details);
     const parts = { title, caption, legend, plot, empty, place, details };
