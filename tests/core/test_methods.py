@@ -117,6 +117,17 @@ def test_nothing_is_grown_at_the_last_step(name: str) -> None:
     assert rp.method_info(name).cls(0.9, every=5).updates(20)[-1] < 20  # type: ignore[call-arg]
 
 
+def test_set_takes_as_much_of_either_sign_however_large() -> None:
+    """By magnitude over both signs all positives would leave."""
+    model, optimizer = line([0.0] * 16)
+    sp = rp.attach(model, optimizer, rp.methods.SET(every=1, grow=0.5), sparsity=0.5, total_steps=4)
+    fix(sp, model, [0.1, 0.2, 0.3, 0.4, -1.0, -2.0, -3.0, -4.0] + [0.0] * 8, 8)
+    optimizer.param_groups[0]["lr"] = 0.0
+    step(model, optimizer, [0.0] * 16)
+    assert sp.masks["weight"][0, [2, 3, 6, 7]].all()
+    assert model.weight[0, [2, 3, 6, 7]].tolist() == pytest.approx([0.3, 0.4, -3.0, -4.0])
+
+
 def test_gmp_cubic_by_the_formula() -> None:
     model = cnn()
     optimizer = sgd(model)

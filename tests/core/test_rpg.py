@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
+from rankprune.methods.rpg import set_rank_gradients
 
 
 def golden_net() -> nn.Module:
@@ -250,3 +252,53 @@ def test_a_scaled_gradient_is_unscaled_before_it_meets_the_rank_gradient() -> No
     plain = masks(False, True)
     assert all(torch.equal(a, b) for a, b in zip(plain, masks(True, True)))
     assert all(torch.equal(a, b) for a, b in zip(masks(False, False), masks(True, False)))
+
+
+def test_what_the_budget_cuts_and_growth_returns_starts_from_0_and_what_growth_alone_drops_does_not() -> None:
+    """The budget leaves 0..3, of which 2 stay; the gradient asks for 2, just dropped, and for 5, just cut."""
+    model = nn.Linear(8, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, momentum=0.9)
+    method = rp.methods.RPG(every=2, prune_end=2, update_end=100, grow=0.6, lam=0.0, rank_layers="all")
+    sp = rp.attach(model, optimizer, method, sparsity=0.5, total_steps=100)
+    values = torch.tensor([[0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]])
+    with torch.no_grad():
+        model.weight.copy_(values)
+    for step in range(1, 5):
+        wanted = [0.0, 0.0, 9.0, 0.0, 0.0, 9.0, 0.0, 0.0]
+        model.weight.grad = torch.tensor([wanted]) if step == 4 else torch.ones(1, 8)
+        optimizer.step()
+    assert sp.masks["weight"][0].nonzero().flatten().tolist() == [0, 1, 2, 5]
+    assert model.weight[0].tolist() == pytest.approx([0.8, 0.7, 0.6, 0.0, 0.0, 0.0, 0.0, 0.0], abs=1e-6)
+    momentum = optimizer.state[model.weight]["momentum_buffer"][0]
+    assert momentum.tolist() == pytest.approx([1.9, 1.9, 1.9, 0.0, 0.0, 1.9, 0.0, 0.0])  # the authors keep it as well
+
+
+def test_an_empty_layer_does_not_count_in_the_mean() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Conv2d(5, 4, 3)).double()
+    sp = rp.attach(model, sgd(model), "rpg", sparsity=0.5, total_steps=500)
+    with torch.no_grad():
+        model[1].weight.zero_()
+    set_rank_gradients(sp.sites, 3.0, 0.2, "mean")
+    assert torch.allclose(sp.sites[0].scratch, 3.0 * rp.rank.rank_grad(model[0].weight.detach(), 0.2))  # type: ignore[arg-type]
+    assert not sp.sites[1].scratch.any()  # type: ignore[union-attr]
+
+
+def test_after_the_target_without_rank_it_is_rigl() -> None:
+    """λ = 0 and a budget that stands: from the same masks, weights and momenta the updates are RigL's."""
+    model, twin = cnn(), cnn()
+    first, second = sgd(model), sgd(twin)
+    options = {"sparsity": 0.9, "total_steps": 60, "every": 5, "update_end": 60}
+    sp = rp.attach(model, first, "rpg", lam=0.0, prune_end=20, **options)  # type: ignore[arg-type]
+    train(model, first, 1, 26)  # the target is reached at step 25
+    other = rp.attach(twin, second, "rigl", **options)  # type: ignore[arg-type]
+    train(twin, second, 1, 26)
+    other.set_masks(sp.masks)
+    twin.load_state_dict(model.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    before = [m.clone() for m in sp.masks.values()]
+    for step in range(27, 51):
+        train(model, first, step, step)
+        train(twin, second, step, step)
+        assert same(sp, other), step
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), twin.parameters()))
+    assert not all(torch.equal(a, b) for a, b in zip(before, sp.masks.values()))

@@ -43,6 +43,16 @@ def test_a_weight_that_would_change_its_sign_falls_dormant_and_another_wakes() -
     assert momentum[woken] == 0.0  # it starts anew, even if it is the one that fell
 
 
+def test_one_that_wakes_where_it_fell_has_no_momentum_left() -> None:
+    line = Line([0.05, -0.3], rp.methods.DeepR(l1=0.0, noise=0.0), 0.5, 100, momentum=0.9)
+    line.activate([0.05, -0.3], [0, 1])
+    line.site.state["count"] = 2  # all are active: the one that falls is the only one that can wake
+    line.step([1.0, 0.0])
+    assert line.mask == [0, 1]
+    assert line.weight[0].item() == pytest.approx(1e-12)
+    assert line.optimizer.state[line.model.weight]["momentum_buffer"][0, 0] == 0.0
+
+
 @pytest.mark.parametrize("soft", [False, True])
 def test_signs_never_flip(soft: bool) -> None:
     model = cnn()

@@ -65,6 +65,18 @@ def test_scaling_the_loss_changes_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(masks(1.0), masks(4096.0)))
 
 
+def test_batchnorm_is_in_train_mode() -> None:
+    """At the start running statistics mean nothing: what they are makes no difference."""
+
+    def masks(mean: float) -> list[Tensor]:
+        model = cnn()
+        model[1].running_mean.fill_(mean)
+        rp.prune(model, "grasp", sparsity=0.9, data=[batch(1)], loss_fn=CE)
+        return [p.detach() != 0 for p in model.parameters() if p.ndim > 1]
+
+    assert all(torch.equal(a, b) for a, b in zip(masks(0.0), masks(5.0)))
+
+
 def test_attention_has_a_second_derivative() -> None:
     """The fused attention kernels have none; the exact count shows that the plain ones were taken."""
     model = vit()

@@ -154,3 +154,15 @@ def test_outputs_that_are_no_logits_are_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
     with pytest.raises(ValueError, match="mlprune draws labels from the model"):
         rp.prune(model, "mlprune", sparsity=0.5, data=[(torch.randn(3, 4), None)])
+
+
+def test_batchnorm_is_in_eval_mode() -> None:
+    """The inputs of the second layer are those that the running statistics make."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)).double()
+    model[1].running_mean.normal_()
+    model[1].running_var.uniform_(0.5, 2.0)
+    x = torch.randn(16, 6).double()
+    (_, _), (a, _) = factors(model, [(x, torch.zeros(16))])
+    hidden = model[:2].eval()(x).detach()
+    assert torch.allclose(a, hidden.T @ hidden / hidden.square().sum(), rtol=1e-9)

@@ -123,3 +123,29 @@ def test_a_ramp_without_length_is_one_cut() -> None:
         group.step = step
         sums.append(method.expected(group))  # type: ignore[attr-defined]
     assert sums == [group.total, group.total, group.final, group.final]
+
+
+def test_probabilities_take_the_steps_of_adam() -> None:
+    """Against torch's, with the gradient through σ((logit s + noise) T) and a rate that falls along a cosine."""
+    torch.manual_seed(0)
+    line = Line(torch.randn(40).tolist(), rp.methods.ProbMask(prune_start=0.9, prune_end=1.0, score_lr=0.02), 0.5, 20)
+    site = line.site
+    site.state["probability"].copy_(torch.linspace(0.2, 0.8, 40)[None])
+    site.state["soft"].copy_(torch.rand(1, 40))  # as if it had been drawn
+    twin = torch.nn.Parameter(site.state["probability"].clone())
+    adam = torch.optim.Adam([twin], lr=0.02)
+    for step in range(1, 6):
+        grads, heat, m = torch.randn(1, 40), site.state.get("temperature", 1.0), site.state["soft"].clone()
+        s = twin.detach()
+        twin.grad = grads * site.state["latent"] * heat * m * (1 - m) / (s * (1 - s))
+        adam.param_groups[0]["lr"] = 0.02 * (1 + math.cos(math.pi * step / 20)) / 2
+        line.step(grads[0].tolist())
+        adam.step()
+        assert torch.allclose(site.state["probability"], twin.detach(), atol=1e-5), step
+
+
+@pytest.mark.parametrize(("steps", "rate"), [(120_000, 6e-3), (60_000, 6e-3), (6_000, 6e-2), (60, 0.3)])
+def test_the_rate_of_short_runs(steps: int, rate: float) -> None:
+    model = cnn()
+    group = rp.attach(model, sgd(model), "probmask", sparsity=0.9, total_steps=steps).groups[0]
+    assert group.method.first_rate(group) == pytest.approx(rate)  # type: ignore[attr-defined]

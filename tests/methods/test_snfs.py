@@ -82,3 +82,17 @@ def test_momentum_of_adam_and_of_none() -> None:
     optimizer.state.clear()
     site.parameter.grad = torch.ones_like(site.parameter)
     assert torch.equal(momentum(site), site.parameter.grad)
+
+
+@pytest.mark.parametrize(("wanted", "cut"), [(True, 9), (False, 44)])
+def test_a_layer_that_is_nearly_full_and_wanted_cuts_no_more_than_it_has_room_for(wanted: bool, cut: int) -> None:
+    """90 of 100 are active: min(p, 0.1) of them leave where its momentum is above the mean, p = 0.488 otherwise."""
+    model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    sp = rp.attach(model, optimizer, rp.methods.SNFS(every=1, grow=0.5), sparsity=0.5, total_steps=10)
+    full, thin = torch.arange(100).view(10, 10) < 90, torch.arange(100).view(10, 10) < 10
+    sp.set_masks({"0.weight": full, "1.weight": thin})
+    for p, value in zip(model.parameters(), (3.0, 1.0) if wanted else (1.0, 3.0)):
+        optimizer.state[p]["momentum_buffer"] = torch.full_like(p, value)
+    sp.groups[0].step = 1
+    assert sp.groups[0].method.stay(sp.groups[0]) == [90 - cut, 5]  # type: ignore[attr-defined]
