@@ -67,7 +67,7 @@ def test_curves_are_the_records(results: Path) -> None:
     found = drawn(results)
     assert set(found) == {"cifar10", "rank", "flops", "lambda"}
     small, vgg = found["cifar10"]
-    assert (small.get_title(), vgg.get_title()) == ("resnet20", "vgg")  # type: ignore[attr-defined]
+    assert (small.get_title(), vgg.get_title()) == ("ResNet-20", "small VGG")  # type: ignore[attr-defined]
     curve = lines(vgg)["RPG"]
     assert [x for x, _ in curve] == pytest.approx([0.5, 1.0])
     assert [y for _, y in curve] == pytest.approx([40.75, 41.0])  # means of two seeds

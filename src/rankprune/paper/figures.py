@@ -25,6 +25,7 @@ class Point(NamedTuple):
 
 
 Curves = Mapping[str, Sequence[Point]]
+_TITLES = {"resnet20": "ResNet-20", "vgg": "small VGG"}
 
 
 def write(results: Path) -> list[Path]:
@@ -37,11 +38,10 @@ def write(results: Path) -> list[Path]:
 def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
     accuracy = ("accuracy_last", 100.0, "test accuracy (%)")
     rank = ("delta_rank_ratio", 1.0, "δ-rank / full rank, δ = 0.1")
-    drawn = plain_runs(evidence, extras=("rank_floor",)), plain_runs(evidence), plain_runs(evidence, (ERK,))
     for name, runs, (key, scale, label), where, x_label in (
-        ("cifar10", drawn[0], accuracy, _kept, "weights kept (%)"),
-        ("rank", drawn[1], rank, _kept, "weights kept (%)"),
-        ("flops", drawn[2], accuracy, _macs, "MACs (% of dense)"),
+        ("cifar10", plain_runs(evidence), accuracy, _kept, "weights kept (%)"),
+        ("rank", plain_runs(evidence), rank, _kept, "weights kept (%)"),
+        ("flops", plain_runs(evidence, (ERK,)), accuracy, _macs, "MACs (% of dense)"),
     ):
         panels = _by_net(evidence, runs, key, scale, where)
         if panels:
@@ -118,7 +118,8 @@ def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str
 def _dress_net(axes: Any, name: str, dense: Mapping[str, float], x_label: str, y_label: str) -> None:
     if name in dense:
         axes.axhline(dense[name], color="0.5", linestyle="--", linewidth=1)
-    axes.set(xscale="log", xlabel=x_label, ylabel=y_label, title=name)
+        axes.annotate("dense", (0.01, dense[name]), xycoords=("axes fraction", "data"), va="bottom", color="0.4", size=7.5)
+    axes.set(xscale="log", xlabel=x_label, ylabel=y_label, title=_TITLES.get(name, name))
     plain_ticks(axes.xaxis)
 
 

@@ -189,13 +189,11 @@ def helps(ours: list[float], theirs: list[float]) -> str:
     return "yes" if beats(ours, theirs) else "harms" if beats(theirs, ours) else "no"
 
 
-def plain_runs(
-    evidence: Evidence, settings: tuple[tuple[tuple[str, Any], ...], ...] = (), extras: tuple[str, ...] = ()
-) -> list[Run]:
+def plain_runs(evidence: Evidence, settings: tuple[tuple[tuple[str, Any], ...], ...] = ()) -> list[Run]:
     """One run a method and sparsity of CIFAR nets and ResNet-50, as the recipes have them or with these additions."""
     chosen = [r for r in evidence.runs if "cifar10" in r.task or "resnet50" in r.task]
     chosen = [r for r in chosen if r.settings in ((), *settings)]
-    chosen = [r for r in chosen if r.method.partition("+")[2] in ("", *extras)]
+    chosen = [r for r in chosen if "+" not in r.method]
     chosen = [r for r in chosen if not (r.pretrained or "vit" in r.task)]
     return sorted(_first_seeds(chosen), key=lambda r: (r.task, r.method, r.percent or 0))
 
