@@ -280,3 +280,11 @@ def silent(module: Any, x: Tensor) -> Tensor:
 
 def test_a_failure_without_words_has_a_name():
     refused(net(silent), "cannot follow Does with a free batch size: AssertionError without a word")
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(nn.Conv2d(256, 4, 3, groups=2), (256, 224, 3)), (nn.Conv2d(1, 2, 3, padding=1), (1, 40000, 3))],
+)
+def test_convolutions_beyond_16_bit_offsets_are_left_to_torch(layer, shape):
+    assert agree(net(lambda module, x: F.relu(module.layer(x)), layer), shape, (1,)).islands == ("aten.conv2d.default",)
