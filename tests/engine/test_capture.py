@@ -243,3 +243,48 @@ def test_outputs_that_do_not_begin_with_the_batch(forward):
 def test_what_mixes_images_is_named():
     refused(net(lambda module, x: x - x.mean(0)), r"compile cannot take aten\.mean\.dim: its result has no batch")
     refused(net(lambda module, x: F.conv2d(x, x[:1, :, :3, :3])), r"aten\.conv2d\.default: the images of a batch are mixed")
+
+
+def wrapped(module: Any, x: Tensor) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        y = module.layer(x)
+        with torch.autocast("cpu", enabled=False):
+            z = F.relu(y.float())
+    return z * 2 + module.layer(x), y
+
+
+def test_stretches_under_autocast_or_grad_are_part_of_the_graph():
+    assert agree(net(wrapped)).islands == ()
+
+
+def halved(module: Any, x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return module.layer(x).float()
+
+
+def test_autocast_on_the_cpu_is_refused():
+    refused(net(halved), "computes in float32: take autocast on the CPU out of it")
+
+
+def branches(module: Any, x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (module.layer(x),))
+
+
+def test_branches_are_refused():
+    refused(net(branches), "compile cannot take")
+
+
+def silent(module: Any, x: Tensor) -> Tensor:
+    raise AssertionError
+
+
+def test_a_failure_without_words_has_a_name():
+    refused(net(silent), "cannot follow Does with a free batch size: AssertionError without a word")
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(nn.Conv2d(256, 4, 3, groups=2), (256, 224, 3)), (nn.Conv2d(1, 2, 3, padding=1), (1, 40000, 3))],
+)
+def test_convolutions_beyond_16_bit_offsets_are_left_to_torch(layer, shape):
+    assert agree(net(lambda module, x: F.relu(module.layer(x)), layer), shape, (1,)).islands == ("aten.conv2d.default",)

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from . import operators
 from .attention import join_attention
 from .graph import Graph, Node, Unsupported
+from .inline import inline
 from .refs import IMAGES, Ref, Size, settle, whole
 
 _WAY_OUT = "compile a part of the module that does without it"
@@ -56,7 +57,7 @@ def capture(module: nn.Module, example: Tensor) -> Captured:
         with torch.no_grad():
             exported = torch.export.export(module, (two,), dynamic_shapes=({0: batch},), strict=False)
     except Exception as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200] or f"{type(error).__name__} without a word"
         raise ValueError(
             f"torch.export cannot follow {type(module).__name__} with a free batch size: {reason}"
         ) from error
@@ -81,6 +82,7 @@ def _follow(exported: Any) -> Captured:
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
+    inline(exported.graph_module)
     join_attention(exported.graph)
     nodes = list(exported.graph.nodes)
     last = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
@@ -98,6 +100,9 @@ def _follow(exported: Any) -> Captured:
             _keep_own(state, node)
             _step(state, node)
             _rebind(state, node, i, last)
+        elif node.op == "get_attr":
+            user = next(iter(node.users)).target
+            raise ValueError(f"compile cannot take {user}: it chooses between graphs as it runs; {_WAY_OUT}")
         elif node.op == "output":
             for out in node.args[0]:
                 ref = state.env.get(out) if isinstance(out, fx.Node) else None

@@ -9,8 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from . import operators_view
-from .graph import Graph, Node, Unsupported, Weight
-from .refs import IMAGES, Ref, settle, whole
+from .graph import Graph, Unsupported, Weight
+from .lower_window import plane_set
+from .operators_attention import attention
+from .packing import REACH
+from .refs import IMAGES, Ref, emit, settle
 
 Handler = Callable[..., Any]
 
@@ -32,12 +35,6 @@ def moves(name: str) -> bool:
 
 def array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().float().numpy())
-
-
-def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: int = 0, **more: Any) -> Ref:
-    output = graph.value(tuple(shape))
-    graph.nodes.append(Node(op, inputs, output, **more))
-    return whole(graph, output, axis)
 
 
 def image(graph: Graph, x: Any) -> int:
@@ -76,6 +73,10 @@ def conv2d(
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, p, d, k, s in zip((height, width), padding, dilation, weight.shape[2:], stride)
     ]
+    made = plane_set((weight.shape[0], *size), list(weight.shape[2:]), stride, padding, dilation)
+    channels = 1 if groups == 1 else weight.shape[1]  # that cannot be worked in blocks
+    if made.taps.max() + (channels - 1) * made.count * made.rows >= REACH:
+        raise Unsupported("taps too far apart for the kernels' offsets")
     attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "activation": "none"}
     return emit(
         graph, "conv", [source], (weight.shape[0], *size), attrs=attrs, weight=Weight.of(array(weight)),
@@ -291,49 +292,6 @@ def softmax(graph: Graph, x: Ref, dim: int, *_: Any) -> Ref:
     shape = local.shape if local.ndim == 1 else (int(np.prod(local.shape[:-1])), local.shape[-1])
     made = emit(graph, "softmax", [settle(graph, x, shape)], shape)
     return Ref(made.value, np.moveaxis(made.view.reshape(IMAGES, *local.shape), 0, axis), made.count)
-
-
-def _head_view(graph: Graph, ref: Ref) -> tuple[int, int, int, int, int, int]:
-    """A view [head, token, dim] of a value [token, channel]: value, first channel, channels between heads, sizes."""
-    local = ref.local()
-    shape = graph.shapes[ref.value]
-    if local.ndim != 3 or ref.batch_axis() != 0 or len(shape) != 2:
-        raise Unsupported("attention over something else than tokens")
-    heads, tokens, dim = local.shape
-    token, channel = np.divmod(local, shape[1])
-    first = int(channel[0, 0, 0])
-    between = int(channel[1, 0, 0]) - first if heads > 1 else dim
-    expected = first + np.arange(heads)[:, None, None] * between + np.arange(dim)
-    if tokens != shape[0] or (token != np.arange(tokens)[:, None]).any() or (channel != expected).any() or between < 0:
-        raise Unsupported("heads that do not lie one after the other")
-    return ref.value, first, between, heads, tokens, dim
-
-
-def attention(
-    graph: Graph,
-    q: Ref,
-    k: Ref,
-    v: Ref,
-    mask: Any = None,
-    dropout: float = 0.0,
-    causal: bool = False,
-    *,
-    scale: Any = None,
-    **more: Any,
-) -> Ref:
-    if mask is not None or dropout or causal or any(more.values()):
-        raise Unsupported("attention with a mask")
-    views = [_head_view(graph, r) for r in (q, k, v)]
-    (qv, q_at, q_head, heads, tokens, dim), (kv, k_at, k_head, *k_size), (vv, v_at, v_head, *v_size) = views
-    if k_size[0] != heads or v_size[0] != heads or k_size[1] != v_size[1] or k_size[2] != dim:
-        raise Unsupported("attention of unequal heads")
-    attrs = {
-        "q_at": q_at, "k_at": k_at, "v_at": v_at, "q_head": q_head, "k_head": k_head, "v_head": v_head, "heads": heads,
-        "dim": dim, "value_dim": v_size[2], "scale": float(dim**-0.5 if scale is None else scale),
-    }  # fmt: skip
-    made = emit(graph, "attention", [qv, kv, vv], (tokens, heads * v_size[2]), attrs=attrs)
-    view = made.view.reshape(IMAGES, tokens, heads, v_size[2]).transpose(0, 2, 1, 3)
-    return Ref(made.value, view, made.count)
 
 
 _HANDLERS: dict[str, Handler] = {

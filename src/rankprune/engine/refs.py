@@ -7,7 +7,7 @@ stands. Any reshape, permutation, slice or expansion is the same NumPy operation
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,12 @@ def whole(graph: Graph, value: int, axis: int = 0) -> Ref:
     count = int(np.prod(shape))
     view = np.arange(IMAGES * count).reshape(IMAGES, *shape)
     return Ref(value, np.moveaxis(view, 0, axis), count)
+
+
+def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: int = 0, **more: Any) -> Ref:
+    output = graph.value(tuple(shape))
+    graph.nodes.append(Node(op, inputs, output, **more))
+    return whole(graph, output, axis)
 
 
 def settle(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None, constant: np.ndarray | None = None) -> int:

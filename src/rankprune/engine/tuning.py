@@ -141,6 +141,13 @@ def cpu_model() -> str:
     return " ".join(found[name] for name in names if name in found) or platform.machine()
 
 
+def _choice(entry: dict[str, int]) -> Choice:
+    """Numbers only; which of them a kernel can do is looked at when it is made."""
+    if any(not isinstance(number, int) for number in entry.values()):
+        raise TypeError("a choice that is not of numbers")
+    return Choice(**entry)  # type: ignore[arg-type]
+
+
 class _Cache:
     """Decisions of earlier runs, one file for each CPU model, thread count, instruction set and kernel version."""
 
@@ -154,7 +161,7 @@ class _Cache:
         try:
             raw = json.loads(self.path.read_text())
             return {
-                key: Decision(Choice(**e["choice"]), *(e[k] for k in ("seconds", "dense_seconds", "why")))
+                key: Decision(_choice(e["choice"]), *(e[k] for k in ("seconds", "dense_seconds", "why")))
                 for key, e in raw.items()
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -1,0 +1,34 @@
+"""Stretches that a module puts under no_grad or autocast: torch.export keeps each as a graph of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+_WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+
+
+def inline(module: fx.GraphModule) -> None:
+    """Put their operators into the graph around them, in place."""
+    graph = module.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or str(node.target) not in _WRAPPERS:
+            continue
+        at = next(i for i, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr")
+        if str(node.target) == "wrap_with_autocast" and node.args[0] == "cpu" and node.args[2]:
+            raise ValueError("compile needs a module that computes in float32: take autocast on the CPU out of it")
+        inner = module.get_submodule(node.args[at].target)
+        assert isinstance(inner, fx.GraphModule)
+        inline(inner)
+        takes = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        given: dict[fx.Node, Any] = dict(zip(takes, node.args[at + 1 :]))
+        with graph.inserting_before(node):
+            made: Any = graph.graph_copy(inner.graph, given)
+        for part in list(node.users):  # each picks one of the results
+            part.replace_all_uses_with(made[part.args[1]])
+            graph.erase_node(part)
+        holder = node.args[at]
+        graph.erase_node(node)
+        if not holder.users:
+            graph.erase_node(holder)
