@@ -118,7 +118,8 @@ def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str
 def _dress_net(axes: Any, name: str, dense: Mapping[str, float], x_label: str, y_label: str) -> None:
     if name in dense:
         axes.axhline(dense[name], color="0.5", linestyle="--", linewidth=1)
-        axes.annotate("dense", (0.01, dense[name]), xycoords=("axes fraction", "data"), va="bottom", color="0.4", size=7.5)
+        where = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
+        axes.annotate("dense", (0.01, dense[name]), color="0.4", size=7.5, **where)
     axes.set(xscale="log", xlabel=x_label, ylabel=y_label, title=_TITLES.get(name, name))
     plain_ticks(axes.xaxis)
 
