@@ -85,6 +85,7 @@ def test_smoke_of_every_method_and_task(name: str, tmp_path: Path) -> None:
         (["train", "fashion-dense", *TINY, "epochs=2", "optimizer.lr=1e30"], 3, ["loss", "step"]),
         (["train", "fashion-rpg-98", "sparsity=0.9"], 2, ["'sparsity'", "did you mean method.sparsity?"]),
         (["train", "fashion-rpg-98", "lr=0.1"], 2, ["did you mean optimizer.lr?"]),
+        (["train", "fashion-rpg-98", "lam=2"], 2, ["did you mean method.lam?"]),
         (["train", "fashion-rpg-98", "optimzer.lr=0.1"], 2, ["did you mean 'optimizer'?"]),
         (["recipes", "nothing-*"], 2, ["'nothing-*'", "rankprune recipes"]),
         (["methods", "nothing-*"], 2, ["'nothing-*'", "rankprune methods"]),

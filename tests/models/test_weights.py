@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from rankprune.formats import save
 from rankprune.models import WeightsError, create_model, load_weights
 
 
@@ -50,6 +51,13 @@ def test_safetensors_and_old_torch_files(tmp_path: Path, state: dict[str, torch.
     torch.save(state, tmp_path / "w.th", _use_new_zipfile_serialization=False)
     for name in ("w.safetensors", "w.th"):
         assert_same(load_weights(fresh(), str(tmp_path / name)), state)
+
+
+def test_a_file_is_what_it_holds_not_what_it_is_called(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
+    save_file(state, tmp_path / "plain.st")
+    save(state, tmp_path / "ours.st")
+    for name in ("plain.st", "ours.st"):
+        assert_same(load_weights(fresh(), tmp_path / name), state)
 
 
 def test_a_name_that_only_some_tensors_begin_with_is_no_prefix(tmp_path: Path) -> None:

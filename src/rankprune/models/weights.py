@@ -79,7 +79,7 @@ def _classifier(model: nn.Module) -> str | None:
 
 def _read(path: Path) -> Any:
     try:
-        if path.suffix == ".safetensors":
+        if path.suffix == ".safetensors" or _begins_as_safetensors(path):
             return load(path) if is_ours(path) else load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
@@ -91,6 +91,12 @@ def _read(path: Path) -> Any:
         raise _unreadable(path) from error
     except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError) as error:
         raise _unreadable(path) from error
+
+
+def _begins_as_safetensors(path: Path) -> bool:
+    """Whatever the file is called: eight bytes of length, then JSON. A torch file has no brace there."""
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
 
 
 def _unreadable(path: Path) -> WeightsError:

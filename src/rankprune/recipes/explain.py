@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, get_args
+
+from rankprune.method import list_methods, method_info
 
 from .errors import nearest
 from .schema import Section
@@ -20,6 +23,8 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
         where = ".".join(place) or "a" + re.sub("[A-Z]", lambda m: f" {m[0].lower()}", schema.__name__)  # a sweep file
         # At the top, where lr is written for optimizer.lr, the section that has the key is nearer than any spelling.
         sections = [] if place else [name for name in schema.model_fields if key in _keys(schema, [name])]
+        if not sections and not place and "method" in schema.model_fields and _is_of_a_method(key):
+            sections = ["method"]
         homes = [f"{section}.{key}" for section in sections]
         way_out = f"did you mean {' or '.join(homes)}?" if homes else nearest(key, _keys(schema, place))
         return f"there is no key {key!r} in {where}: {way_out}"
@@ -33,6 +38,11 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
 def reason(error: Any) -> str:
     message: str = error["msg"].removeprefix("Input should be ")
     return f"it should be {message}" if message != error["msg"] else message[0].lower() + message[1:]
+
+
+def _is_of_a_method(key: str) -> bool:
+    """Whether some method has a hyper-parameter of this name."""
+    return any(key == field.name for name in list_methods() for field in fields(method_info(name).cls))
 
 
 def _keys(schema: type[BaseModel], place: Sequence[str]) -> list[str]:
