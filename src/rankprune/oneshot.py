@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -43,8 +44,11 @@ def prune(
     group.start()
     for site in group.sites:
         site.hide(site.weight)
-    layers = [Layer(s.name, tuple(s.shape), s.numel, s.kept(), info.name) for s in group.sites]
-    return Report(layers, left_out)
+    report = Report([Layer(s.name, tuple(s.shape), s.numel, s.kept(), info.name) for s in group.sites], left_out)
+    idle = report.kept - sum(site.count(site.weight) for site in group.sites)
+    if idle:
+        warnings.warn(f"{idle:,} of the {report.kept:,} weights that stay were 0 before: it is sparser", stacklevel=3)
+    return report
 
 
 @torch.no_grad()

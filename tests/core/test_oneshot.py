@@ -23,6 +23,13 @@ def test_prune_is_exact(method: str, distribution: str) -> None:
     assert "92.9781%" in text
 
 
+def test_zeros_among_what_stays_are_said() -> None:
+    model = cnn()
+    rp.prune(model, sparsity=0.98)
+    with pytest.warns(UserWarning, match="161 of the 201 weights that stay were 0 before: it is sparser"):
+        rp.prune(model, sparsity=0.9)
+
+
 def test_dense_layers_do_not_count() -> None:
     model = cnn()
     before = model[0].weight.detach().clone()
