@@ -77,7 +77,8 @@ def test_a_folder_without_runs_is_one_sentence(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_page_that_cannot_be_written_is_one_sentence(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(next(runs.iterdir())), "--out", str(tmp_path / "no" / "r.html")]) != 0
-    assert "could not be written (No such file or directory)" in capsys.readouterr().err.splitlines()[-1]
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"rankprune: there is no folder {tmp_path / 'no'} to write r.html into: make it first."
 
 
 @pytest.mark.long

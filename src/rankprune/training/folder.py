@@ -27,8 +27,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise RunError(f"{path} could not be written ({reason}): what was saved before is intact.") from error
+        if error.strerror is None:  # our own words, from before anything was begun
+            raise RunError(f"{error}.") from error
+        raise RunError(f"{path} could not be written ({error.strerror}): what was saved before is intact.") from error
 
 
 class RunFolder:
