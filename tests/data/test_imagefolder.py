@@ -156,6 +156,8 @@ def test_incomplete_folders(copied: Path, tmp_path: Path) -> None:
 def test_senseless_size(folder: Path) -> None:
     with pytest.raises(DataError, match="image_size=0"):
         load_data("imagefolder", folder, image_size=0)
+    with pytest.raises(DataError, match="normalize='fashion' is for images of 1 channels and an imagefolder has 3"):
+        load_data("imagefolder", folder, normalize="fashion")
 
 
 def test_imagenette(real_data: Path) -> None:
