@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from rankprune.data import IGNORE, DataError, load_data
+from rankprune.data.decoding import _Steps
+from rankprune.data.sampling import seed_of
 
 pytest.importorskip("torchvision")
 Image = pytest.importorskip("PIL.Image")
@@ -73,6 +75,15 @@ def test_batches_depend_on_seed_and_epoch_alone(folder: Path) -> None:
     assert same(open_it(seed=3, start=4), whole[4:])
     assert not same(open_it(seed=4), whole)
     assert not same(open_it(seed=3, epoch=2), whole)
+
+
+def test_no_sample_draws_what_the_network_draws(folder: Path) -> None:
+    """The loop seeds dropout and mixup by (seed, epoch, batch, 1 + rank): no image may be varied by the same numbers."""
+    data = load_data("imagefolder", folder, image_size=8, batch_size=4, seed=3)
+    seeds = [seed_of(*key.place) for keys in _Steps(data.sampling, 1, 0) for key in keys]
+    of_the_loop = {seed_of(3, 1, batch, 1 + rank) for batch in range(6) for rank in range(4)}
+    assert len(set(seeds)) == len(seeds) == 24
+    assert not of_the_loop & set(seeds)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

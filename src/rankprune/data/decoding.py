@@ -21,7 +21,7 @@ class Key(NamedTuple):
     """Which sample, and where in the run it is used: its random numbers depend on nothing else."""
 
     sample: int  # its index; -1 is filling
-    place: tuple[int, ...] = ()  # (seed, epoch, batch, position in the step); empty in testing
+    place: tuple[int, ...] = ()  # (seed, epoch, batch, position in the step, 0); empty in testing
 
 
 class Samples(Dataset):
@@ -65,7 +65,8 @@ class _Steps:
         own = self.sampling.own
         for number, indices in self.batches:
             place = (self.sampling.seed, self.epoch, number)
-            yield [Key(index, (*place, own.start + i)) for i, index in enumerate(indices[own].tolist())]
+            # Five numbers: of four the training loop makes the seeds of dropout and mixup.
+            yield [Key(index, (*place, own.start + i, 0)) for i, index in enumerate(indices[own].tolist())]
 
 
 class DecodedData(DataModule):
