@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,9 @@ from rankprune.data.sampling import seed_of
 
 pytest.importorskip("torchvision")
 Image = pytest.importorskip("PIL.Image")
+
+# The header of a bitmap that claims 60,000 x 60,000 pixels, as a flipped bit may.
+HUGE = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 54, 0, 0, 54, 40, 60_000, 60_000, 1, 24, 0, 0, 0, 0, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +140,7 @@ def test_a_worker_that_dies_is_an_error(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("content", [b"", b"no image", None])
+@pytest.mark.parametrize("content", [b"", b"no image", HUGE, None])
 def test_unreadable_image_is_named(copied: Path, workers: int, content: bytes | None) -> None:
     path = copied / "val" / "red" / "03.png"
     path.write_bytes(path.read_bytes()[:200] if content is None else content)

@@ -45,8 +45,11 @@ class Samples(Dataset):
             # torchvision and timm draw from the global generators: give each sample its own, and leave no trace.
             with seeded(seed_of(*key.place)):
                 sample = self.read(index)
-        except (OSError, SyntaxError, ValueError) as error:  # Pillow's three ways to refuse a damaged file
+        except Exception as error:
+            # Pillow refuses a damaged file in three ways, and in a fourth, of its own, one that claims too many pixels.
             kind = type(error).__name__
+            if not isinstance(error, (OSError, SyntaxError, ValueError)) and kind != "DecompressionBombError":
+                raise
             return DataError(f"{self.name(index)} is not a readable image ({kind}): replace or remove it.")
         return sample if key.sample >= 0 else self.filling(sample)
 
