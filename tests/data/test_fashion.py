@@ -109,6 +109,8 @@ def test_half_size_without_augmentation_and_limits() -> None:
         ({"normalize": "imagenet"}, "normalize='imagenet' is for images of 3 channels and fashion has 1"),
         ({"normalize": "imagenette"}, "normalize='imagenette' is unknown"),
         ({"limit_train": 0}, "limit of 0"),
+        ({"interpolation": "bicubic"}, "interpolation=bicubic is for an imagefolder, and the data set is fashion"),
+        ({"erase": 0.1}, "erase=0.1 is for an imagefolder"),
     ],
 )
 def test_bad_settings(change: dict[str, object], message: str) -> None:

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,14 @@ import pytest
 import torch
 
 from rankprune.data import IGNORE, DataError, load_data
+from rankprune.data.decoding import _Steps
+from rankprune.data.sampling import seed_of
 
 pytest.importorskip("torchvision")
 Image = pytest.importorskip("PIL.Image")
+
+# The header of a bitmap that claims 60,000 x 60,000 pixels, as a flipped bit may.
+HUGE = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 54, 0, 0, 54, 40, 60_000, 60_000, 1, 24, 0, 0, 0, 0, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,15 @@ def test_batches_depend_on_seed_and_epoch_alone(folder: Path) -> None:
     assert not same(open_it(seed=3, epoch=2), whole)
 
 
+def test_no_sample_draws_what_the_network_draws(folder: Path) -> None:
+    """The loop seeds dropout and mixup by (seed, epoch, batch, 1 + rank): no image may be varied by the same numbers."""
+    data = load_data("imagefolder", folder, image_size=8, batch_size=4, seed=3)
+    seeds = [seed_of(*key.place) for keys in _Steps(data.sampling, 1, 0) for key in keys]
+    of_the_loop = {seed_of(3, 1, batch, 1 + rank) for batch in range(6) for rank in range(4)}
+    assert len(set(seeds)) == len(seeds) == 24
+    assert not of_the_loop & set(seeds)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_global_randomness_is_left_alone(folder: Path, workers: int) -> None:
     torch.manual_seed(1)
@@ -125,7 +140,7 @@ def test_a_worker_that_dies_is_an_error(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("content", [b"", b"no image", None])
+@pytest.mark.parametrize("content", [b"", b"no image", HUGE, None])
 def test_unreadable_image_is_named(copied: Path, workers: int, content: bytes | None) -> None:
     path = copied / "val" / "red" / "03.png"
     path.write_bytes(path.read_bytes()[:200] if content is None else content)
@@ -156,6 +171,8 @@ def test_incomplete_folders(copied: Path, tmp_path: Path) -> None:
 def test_senseless_size(folder: Path) -> None:
     with pytest.raises(DataError, match="image_size=0"):
         load_data("imagefolder", folder, image_size=0)
+    with pytest.raises(DataError, match="normalize='fashion' is for images of 1 channels and an imagefolder has 3"):
+        load_data("imagefolder", folder, normalize="fashion")
 
 
 def test_imagenette(real_data: Path) -> None:

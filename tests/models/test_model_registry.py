@@ -120,5 +120,9 @@ def test_pretrained_weights_by_name_from_the_cache(tmp_path: Path, monkeypatch: 
     model = create_model("torchvision:resnet18", 10, pretrained="IMAGENET1K_V1")
     assert torch.equal(model.layer4[1].conv2.weight, start.layer4[1].conv2.weight)  # type: ignore[union-attr, index]
     assert model.fc.weight.shape == (10, 512)  # type: ignore[union-attr]
+    start = create_model("torchvision:googlenet", 1000)
+    torch.save(start.state_dict(), cache / models.GoogLeNet_Weights.IMAGENET1K_V1.url.rpartition("/")[2])
+    assert create_model("torchvision:googlenet", pretrained=True).transform_input  # as torchvision's own builder sets it
+    assert not create_model("torchvision:googlenet").transform_input
     with pytest.raises(WeightsError, match=r"has no weights 'IMAGENET1K_V9': there are IMAGENET1K_V1"):
         create_model("torchvision:resnet18", pretrained="IMAGENET1K_V9")

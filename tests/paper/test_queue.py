@@ -96,6 +96,15 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         read_queue(tmp_path / "queue.yaml", Records(tmp_path))
     with pytest.raises(RecipeError, match="there is no key 'stage'"):
         runs(tmp_path, "stages: []\nstage: 1")
+    wrong = {
+        "{name: a, task: fashion, methodz: [rpg]}": "there is no key 'methodz' in stages.0: did you mean 'methods'",
+        "{name: a, task: fashion, methods: [dense, rpg]}": "stage a: sparsities is missing",
+        "{name: a, measure: speed}": "measure=speed is none of runtime",
+        "{name: a, task: fashion, sparsities: [90], leading: {of: b, count: 1, by: [90]}}": "no stage before it",
+    }
+    for stage, sentence in wrong.items():
+        with pytest.raises(RecipeError, match=sentence):
+            runs(tmp_path, f"stages: [{stage}]")
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,12 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from _small import write_queue
+from _small import QUEUE, write_queue
 
 from rankprune.cli import main
 from rankprune.cli.paper import duration
 from rankprune.paper.launch import commands
 from rankprune.paper.measure import MEASUREMENTS
+from rankprune.paper.queue import Queue
+from rankprune.paper.records import Records, code_version
 from rankprune.paper.work import Places, Worker, claimed
 from rankprune.training import Interrupted, Watcher
 
@@ -88,6 +91,36 @@ def test_another_worker_leaves_it_alone(places: Places) -> None:
         assert mine
         assert worker(places).run() == 4
     assert worker(places).run() == 1
+
+
+def test_what_another_finished_in_the_meantime_is_not_done_again(places: Places) -> None:
+    class Slow(Places):
+        """Reads records, and is overtaken by another worker before it has read the queue."""
+
+        def queue(self, records: Records) -> Queue:
+            found = super().queue(records)
+            overtaking.append(worker(places).run())
+            return found
+
+    overtaking: list[int] = []
+    assert worker(Slow(places.results, places.out)).run() == 0
+    assert overtaking[0] == 5
+    assert len(list(places.records())) == 5
+
+
+def test_again_trains_what_only_older_code_has_trained(places: Places) -> None:
+    (places.results / "queue.yaml").write_text(QUEUE.replace("[dense, magnitude, random]", "[dense]"))
+    assert worker(places).run() == 1
+    (path,) = (places.results / "records").glob("*.json")
+    (old,) = places.out.glob("*/code.txt")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "code": "0.0.1-older"}))
+    path.rename(path.with_name("older.json"))
+    old.write_text("0.0.1-older")
+    assert worker(places).run() == 0
+    assert worker(places, again=True).run() == 1
+    assert {record["code"] for record in places.records()} == {"0.0.1-older", code_version()}
+    assert worker(places, again=True).run() == 0
 
 
 def test_a_start_from_the_dense_net(tmp_path: Path) -> None:

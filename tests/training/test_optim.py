@@ -22,6 +22,8 @@ def test_cosine_with_warmup() -> None:
 def test_steps_at_shares_of_the_run() -> None:
     recipe = small("fashion-dense", "epochs=2", "schedule={name: step, milestones: [0.5, 0.75], gamma: 0.1}")
     assert [learning_rate(recipe, step, 2) for step in range(4)] == pytest.approx([0.1, 0.1, 0.01, 0.001])
+    at_55 = small("fashion-dense", "epochs=1", "schedule={name: step, milestones: [0.55], gamma: 0.1}")
+    assert [learning_rate(at_55, step, 100) for step in (54, 55)] == pytest.approx([0.1, 0.01])  # 0.55 * 100 is above 55
     constant = small("fashion-dense", "epochs=2", "schedule.name=constant")
     assert {learning_rate(constant, step, 2) for step in range(4)} == {0.1}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -9,15 +10,19 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from _runs import Plug, data_of, model_bytes, run, small
 
 import rankprune
+from rankprune.data import DataError
+from rankprune.data.base import Batch
+from rankprune.data.memory import MemoryData
 from rankprune.models import create_model
 from rankprune.recipes import load_recipe
-from rankprune.training import Interrupted, RunError, checkpoint
+from rankprune.training import Interrupted, RunError, checkpoint, train
 from rankprune.training.folder import RunFolder
 from rankprune.training.task import build
 
@@ -135,6 +140,26 @@ def test_both_damaged_is_one_sentence(tmp_path: Path) -> None:
         (RunFolder.of(recipe, tmp_path).path / name).write_bytes(b"x")
     with pytest.raises(RunError, match="start over"):
         run(recipe, tmp_path, resume=True)
+
+
+def test_a_signal_that_takes_the_data_workers_along_is_no_failure(tmp_path: Path) -> None:
+    """As schedulers send it: to all processes of a run at once."""
+
+    class Ending(MemoryData):
+        def train(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+            for number, batch in enumerate(super().train(epoch, start_batch), start_batch):
+                if number == 4 and not start_batch:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    raise DataError("A data worker died.")
+                yield batch
+
+    recipe, data = small(), copy.copy(data_of(16, 160, 100))
+    data.__class__ = Ending
+    with pytest.raises(Interrupted, match="Stopped at step 4 ") as caught:
+        train(recipe, tmp_path / "cut", data=data)
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    resumed = run(recipe, tmp_path / "cut", resume=True)
+    assert model_bytes(resumed.folder) == model_bytes(run(recipe, tmp_path / "whole").folder)
 
 
 REAL = [

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from _runs import Plug, data_of, model_bytes, run, small
+from _runs import Plug, Tiny, data_of, model_bytes, run, small
 
 import rankprune
 from rankprune import flops
 from rankprune.models import create_model
+from rankprune.models.registry import _BUILDERS
 from rankprune.recipes import load_recipe
 from rankprune.recipes.load import check
 from rankprune.training import NanLoss, OffTarget, RunError, Unfinished, checkpoint, train
@@ -110,6 +111,20 @@ def test_training_flops_of_a_fixed_mask(tmp_path: Path) -> None:
     positions = {"conv1.weight": 49, "conv2.weight": 16, "head.weight": 1}
     macs = sum(int(mask.sum()) * positions[name] for name, mask in task.sparsifier.masks.items())
     assert outcome.result["training_flops"] == pytest.approx(10 * 16 * 6 * macs)
+
+
+def test_a_network_that_uses_a_layer_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(Tiny):
+        def __init__(self, num_classes: int, in_channels: int) -> None:
+            super().__init__(num_classes, in_channels)
+            self.again = self.head
+
+    monkeypatch.setitem(_BUILDERS, "test-twice", lambda num_classes, in_channels: Twice(num_classes, in_channels))
+    once = run(small("fashion-dense", "epochs=1"), tmp_path).result
+    twice = run(small("fashion-dense", "epochs=1", "model.name=test-twice"), tmp_path).result
+    same = ("accuracy_last", "kept", "prunable", "macs_dense")
+    assert [twice[key] for key in same] == [once[key] for key in same]
+    assert twice["bytes_dense"] - once["bytes_dense"] > 4 * (16 * 10 + 10)  # a plain file has it under both names
 
 
 def test_an_unfinished_run_needs_resume(tmp_path: Path) -> None:

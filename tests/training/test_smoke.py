@@ -42,6 +42,12 @@ def test_the_miniature_keeps_the_recipe_and_fetches_nothing(task: str) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 8])
+def test_mixup_finds_pairs_on_every_process(processes: int) -> None:
+    share, rest = divmod(smaller(load_recipe("imagenet-deit-s-rpg-60"), processes).data.batch_size, processes)
+    assert (share % 2, rest) == (0, 0)
+
+
 def test_data_that_are_there_are_used(tmp_path: Path) -> None:
     assert stand_in(smaller(load_recipe("imagenet-resnet50-dense", [f"data.root={tmp_path}"]))) is None
 

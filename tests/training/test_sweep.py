@@ -39,12 +39,21 @@ def test_a_file_is_a_product(tmp_path: Path) -> None:
     }
 
 
+def test_runs_that_an_override_makes_the_same_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text("recipes: [fashion-dense, fashion-random-90]\nseeds: [0, 1, 2]\n")
+    recipes = read_sweep(path, ["seed=5"])
+    assert [(recipe.name, recipe.seed) for recipe in recipes] == [("fashion-dense", 5), ("fashion-random-90", 5)]
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
         ("recipe: [fashion-dense]", "'recipes'"),
         ("seeds: [0]", "no run"),
         ("task: fashion", "go together"),
+        ("task: fashion\nmethods: [dense, rpg]", "rpg is of one"),
+        ("recipes: [fashion-dense]\nvary: {note: [2026-01-01]}", "vary.note"),
         ("recipes: [fashion-dens]", "fashion-dense"),
         ("recipes: [fashion-dense]\nvary: {optimizer.lrr: [1]}", "'lr'"),
     ],

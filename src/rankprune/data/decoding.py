@@ -21,7 +21,7 @@ class Key(NamedTuple):
     """Which sample, and where in the run it is used: its random numbers depend on nothing else."""
 
     sample: int  # its index; -1 is filling
-    place: tuple[int, ...] = ()  # (seed, epoch, batch, position in the step); empty in testing
+    place: tuple[int, ...] = ()  # (seed, epoch, batch, position in the step, 0); empty in testing
 
 
 class Samples(Dataset):
@@ -45,8 +45,11 @@ class Samples(Dataset):
             # torchvision and timm draw from the global generators: give each sample its own, and leave no trace.
             with seeded(seed_of(*key.place)):
                 sample = self.read(index)
-        except (OSError, SyntaxError, ValueError) as error:  # Pillow's three ways to refuse a damaged file
+        except Exception as error:
+            # Pillow refuses a damaged file in three ways, and in a fourth, of its own, one that claims too many pixels.
             kind = type(error).__name__
+            if not isinstance(error, (OSError, SyntaxError, ValueError)) and kind != "DecompressionBombError":
+                raise
             return DataError(f"{self.name(index)} is not a readable image ({kind}): replace or remove it.")
         return sample if key.sample >= 0 else self.filling(sample)
 
@@ -65,7 +68,8 @@ class _Steps:
         own = self.sampling.own
         for number, indices in self.batches:
             place = (self.sampling.seed, self.epoch, number)
-            yield [Key(index, (*place, own.start + i)) for i, index in enumerate(indices[own].tolist())]
+            # Five numbers: of four the training loop makes the seeds of dropout and mixup.
+            yield [Key(index, (*place, own.start + i, 0)) for i, index in enumerate(indices[own].tolist())]
 
 
 class DecodedData(DataModule):

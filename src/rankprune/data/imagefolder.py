@@ -89,6 +89,8 @@ def _transforms(size: int, statistics: str, policy: str | None, erase: float, in
     T = need("torchvision.transforms", "vision", "An image folder")
     if size < 1:
         raise DataError(f"image_size={size} must be at least 1.")
+    if (channels := len(STATISTICS[statistics][0])) != 3:
+        raise DataError(f"normalize={statistics!r} is for images of {channels} channels and an imagefolder has 3.")
     how = T.InterpolationMode(interpolation)
     end = [T.ToTensor(), T.Normalize(*STATISTICS[statistics])]
     exact = T.Compose([T.Resize(round(size / 0.875), how), T.CenterCrop(size), *end])

@@ -57,8 +57,12 @@ def load_data(
         raise DataError(f"There is no data set named {name!r}: the nearest is {nearest!r}, of {', '.join(_NAMES)}.")
     if normalize is not None and normalize not in STATISTICS:
         raise DataError(f"normalize={normalize!r} is unknown: it is one of {', '.join(STATISTICS)}.")
-    if name != "imagefolder" and (rand_augment or erase):
-        raise DataError(f"rand_augment and erase are for an imagefolder, and the data set is {name}: leave them out.")
+    for key, value in (("rand_augment", rand_augment), ("erase", erase), ("interpolation", interpolation)):
+        if name != "imagefolder" and value and value != "bilinear":
+            raise DataError(f"{key}={value} is for an imagefolder, and the data set is {name}: leave it out.")
+    for key, given in (("image_size", image_size), ("normalize", normalize)):
+        if name == "coco" and given is not None:
+            raise DataError(f"{key}={given} is not for coco, whose detectors resize and normalise: leave it out.")
     sampling: dict[str, Any] = {
         "batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size,
         "repeats": repeats, "steps": steps_per_epoch,

@@ -43,6 +43,8 @@ class Torchvision:
         if name in ("googlenet", "inception_v3"):
             # With auxiliary heads these return a tuple in training, which no ordinary loss takes.
             kwargs = {"aux_logits": False, "init_weights": True, **kwargs}
+            if pretrained and in_channels == 3:  # their weights expect another normalisation, which they do themselves
+                kwargs.setdefault("transform_input", True)
         model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **kwargs)
         if in_channels != 3:
             _widen_input(model, in_channels)

@@ -14,10 +14,11 @@ from rankprune.recipes.explain import explain
 from rankprune.recipes.schema import Section
 from rankprune.recipes.yaml_file import read
 
+from .measure import MEASUREMENTS
 from .records import Record, Records
 from .runs import Run
 
-from pydantic import Field, ValidationError  # isort: skip  (schema.py says how to install it)
+from pydantic import Field, ValidationError, model_validator  # isort: skip  (schema.py says how to install it)
 
 
 class Leading(Section):
@@ -41,6 +42,15 @@ class Stage(Section):
     pretrained: bool = False
     smoke: bool = False
     measure: str | None = None  # not a run: the name of a measurement
+
+    @model_validator(mode="after")
+    def what_it_needs(self) -> Stage:
+        if self.measure is not None and self.measure not in MEASUREMENTS:
+            raise ValueError(f"stage {self.name}: measure={self.measure} is none of {', '.join(MEASUREMENTS)}")
+        pruned = self.leading is not None or any(method != "dense" for method in self.methods)
+        if pruned and not self.sparsities:  # without one a run would be the dense one
+            raise ValueError(f"stage {self.name}: sparsities is missing, and its methods need them")
+        return self
 
 
 class QueueFile(Section):
@@ -83,6 +93,8 @@ def read_queue(path: Path, records: Records) -> Queue:
     queue = Queue()
     seen: set[Item] = set()
     for stage in file.stages:
+        if stage.leading is not None and stage.leading.of not in queue.stages:
+            raise RecipeError(f"{path}: {stage.name} takes the leaders of {stage.leading.of!r}, no stage before it.")
         asked = list(dict.fromkeys(_items(stage, file.budget, queue, records)))  # the dense run is of no sparsity
         queue.stages[stage.name] = asked
         queue.items += [(stage.name, item) for item in asked if item not in seen]

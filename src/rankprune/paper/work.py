@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,8 +80,12 @@ class Worker:
                 if not mine:
                     passed.add(item)
                     continue
+                records = self.places.records()
+                if self._done(item, records):  # by another, after the queue was read and before it was ours
+                    continue
                 try:
                     record = self._do(item, deadline)
+                    records.add(record)
                 except Interrupted:
                     if deadline.fired:
                         break
@@ -92,7 +96,6 @@ class Worker:
                     self.say(f"{item} is passed over: {error}")
                     passed.add(item)
                     continue
-                records.add(record)
                 added += 1
                 self.finished(record)
         return added
@@ -119,7 +122,8 @@ class Worker:
         return self._train(item, deadline)
 
     def _train(self, run: Run, deadline: Deadline) -> Record:
-        places = self.places
+        # What older code has left in the folder is what is to be done again.
+        places = replace(self.places, out=self.places.out / code_version()) if self.again else self.places
         if run.pretrained:
             dense = run.dense().placed(places.out, places.data, places.embedded)
             if not (RunFolder.of(dense, places.out).path / MODEL).is_file():

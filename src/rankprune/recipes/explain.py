@@ -22,10 +22,9 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
     if first["type"] == "extra_forbidden":
         where = ".".join(place) or "a" + re.sub("[A-Z]", lambda m: f" {m[0].lower()}", schema.__name__)  # a sweep file
         # At the top, where lr is written for optimizer.lr, the section that has the key is nearer than any spelling.
-        sections = [] if place else [name for name in schema.model_fields if key in _keys(schema, [name])]
-        if not sections and not place and "method" in schema.model_fields and _is_of_a_method(key):
-            sections = ["method"]
-        homes = [f"{section}.{key}" for section in sections]
+        homes = [f"{part}.{key}" for part in schema.model_fields if not place and key in _keys(schema, [part])]
+        if not homes and not place and "method" in schema.model_fields and _is_of_a_method(key):
+            homes = [f"method.{key}"]
         way_out = f"did you mean {' or '.join(homes)}?" if homes else nearest(key, _keys(schema, place))
         return f"there is no key {key!r} in {where}: {way_out}"
     if first["type"] == "missing":
@@ -48,6 +47,8 @@ def _is_of_a_method(key: str) -> bool:
 def _keys(schema: type[BaseModel], place: Sequence[str]) -> list[str]:
     """The known keys of a section, by its place."""
     for part in place:
+        if part.isdigit():  # the place in a list, whose elements are all alike
+            continue
         annotation: Any = schema.model_fields[part].annotation
         schema = next((a for a in get_args(annotation) if isinstance(a, type)), annotation)
     return list(getattr(schema, "model_fields", ()))

@@ -16,7 +16,7 @@ from . import yaml_file
 from .errors import RecipeError, closest, nearest
 from .explain import explain, reason
 from .names import base_method, find, list_recipes, merge, settings, task, tasks
-from .schema import Method, Recipe
+from .schema import Method, Recipe, counts
 
 from pydantic import TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
 
@@ -114,6 +114,8 @@ def _checked(method: Method, name: str) -> Method:
         if key not in hints:
             known = [*hints, *Method.model_fields]
             raise RecipeError(f"{name}: {method.name} has no hyper-parameter {key!r}: {nearest(key, known)}")
+        if isinstance(value, bool) and counts(hints[key]):
+            raise RecipeError(f"{name}: method.{key}={value} is wrong: it should be a number.")
         try:
             typed[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:

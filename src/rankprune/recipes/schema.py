@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rankprune.models.extra import need
 
@@ -13,6 +13,21 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator  # noqa: E402
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def yes_is_no_number(cls, values: Any) -> Any:
+        fields = cls.model_fields
+        for key, value in values.items() if isinstance(values, dict) else ():
+            if isinstance(value, bool) and key in fields and counts(fields[key].annotation):
+                raise ValueError(f"{key}={value} is wrong: it should be a number")
+        return values
+
+
+def counts(annotation: Any) -> bool:
+    """Whether numbers are meant, and not true or false, which pydantic takes for 1 and 0."""
+    kinds = {annotation, *get_args(annotation)}
+    return bool(kinds & {int, float}) and bool not in kinds
 
 
 class Data(Section):

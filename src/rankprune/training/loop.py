@@ -117,7 +117,8 @@ class Loop:
 
     def _heed(self, interrupt: Interrupt, problem: Exception | None = None) -> None:
         """Stop where any process has a signal or a problem, save where it is time; all at the same step."""
-        word, due = self.world.highest(_FAILED if problem else interrupt.signum or 0, int(self._save_due()))
+        # A signal comes first: sent to a whole group of processes it ends the data workers too, which is no failure.
+        word, due = self.world.highest(interrupt.signum or (_FAILED if problem else 0), int(self._save_due()))
         if word == _FAILED:
             raise self._failed(problem, self._keep(together=True)) from problem
         if word:

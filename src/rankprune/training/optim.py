@@ -41,7 +41,8 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
         return peak
     if schedule.name == "step":
         at = step * schedule.cycles % total
-        return peak * schedule.gamma ** sum(at >= milestone * total for milestone in schedule.milestones)
+        # 0.55 of 100 steps is 55.00000000000001 in floats, and meant is 55.
+        return peak * schedule.gamma ** sum(at >= milestone * total - 1e-6 for milestone in schedule.milestones)
     rest = total - warmup
     return cosine(peak, schedule.min_lr, rest)((step - warmup) * schedule.cycles % rest)
 

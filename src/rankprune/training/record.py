@@ -55,7 +55,8 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "filters": sum(row.shape[0] for row in profile.rows),
         "macs_dense": macs.dense,
         "macs_sparse": round(macs.sparse),
-        "bytes_dense": len(safetensors.torch.save({k: v.contiguous() for k, v in model.state_dict().items()})),
+        # Copies, as in the plain file: tied weights stand under both names.
+        "bytes_dense": len(safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})),
         "bytes_sparse": file.stat().st_size,
         "training_flops": progress.flops,
         "training_share": progress.flops / dense_flops,

@@ -36,7 +36,8 @@ _METHOD = {"every": 1, "prune_end": 0.5, "rounds": 2, "gradients": 4, "minibatch
 def smaller(recipe: Recipe, processes: int = 1) -> Recipe:
     """Two epochs of a few batches from random weights, masks updated at every step; all else as it was."""
     few = dict(_DATA.get(recipe.data.name, _SMALL))
-    few["batch_size"] = -(-few["batch_size"] // processes) * processes  # each has a share
+    share = -(-few["batch_size"] // processes)
+    few["batch_size"] = (share + share % 2 if recipe.mix else share) * processes  # mixup pairs the images of a share
     over: dict[str, Any] = {
         "name": f"smoke-{recipe.name}",
         "epochs": _EPOCHS,

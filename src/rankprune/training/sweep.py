@@ -11,7 +11,7 @@ from typing import Any
 
 from rankprune.recipes.errors import RecipeError
 from rankprune.recipes.explain import explain
-from rankprune.recipes.load import load_recipe
+from rankprune.recipes.load import fingerprint, load_recipe
 from rankprune.recipes.names import TASKS
 from rankprune.recipes.schema import Recipe, Section
 from rankprune.recipes.yaml_file import read
@@ -56,21 +56,27 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> list[Recipe]:
     recipes = [
         load_recipe(name, [*file.overrides, f"seed={seed}", *varied, *overrides])
         for name in _names(file, path)
-        for varied in itertools.product(*(_overrides(key, values) for key, values in file.vary.items()))
+        for varied in itertools.product(*(_overrides(key, values, path) for key, values in file.vary.items()))
         for seed in file.seeds
     ]
     if not recipes:
         raise RecipeError(f"{path} asks for no run: give recipes, or task, methods and sparsities.")
-    return recipes
+    # Each once: an override may have made several the same, which would count as so many seeds.
+    return list({fingerprint(recipe): recipe for recipe in recipes}.values())
 
 
-def _overrides(key: str, values: list[Any]) -> list[str]:
-    return [f"{key}={json.dumps(value)}" for value in values]
+def _overrides(key: str, values: list[Any], path: str | Path) -> list[str]:
+    try:
+        return [f"{key}={json.dumps(value)}" for value in values]
+    except TypeError:  # YAML knows dates
+        raise RecipeError(f"{path}: vary.{key}={values} holds what is neither number nor text: quote it.") from None
 
 
 def _names(file: SweepFile, path: str | Path) -> list[str]:
     if bool(file.task) != bool(file.methods):
         raise RecipeError(f"{path}: task and methods go together, and sparsities with them.")
+    if (bare := [method for method in file.methods if method != "dense"]) and not file.sparsities:
+        raise RecipeError(f"{path}: sparsities is missing, and {bare[0]} is of one: sparsities: [90], for example.")
     rows = [
         f"{file.task}-{method}" if method == "dense" else f"{file.task}-{method}-{percent:g}"
         for method in file.methods

@@ -35,13 +35,15 @@ def open_model(path: Path, name: str | None = None, image_size: int | None = Non
     state = read_state_dict(path)
     kernels = [w for w in state.values() if w.ndim == 4]
     matrices = [w for w in state.values() if w.ndim == 2]
-    channels = kernels[0].shape[1] if kernels else 3
+    data = recipe.get("data", {}).get("name", "")
+    # A ViT may begin with a matrix, which does not tell its channels from its pixels.
+    channels = 1 if data == "fashion" else kernels[0].shape[1] if kernels else 3
     if (scores := state.get("roi_heads.box_predictor.cls_score.weight")) is not None:  # a detector has more matrices
         matrices = [scores]
     classes = matrices[-1].shape[0] if matrices else kernels[-1].shape[0] if kernels else 10
     model = create_model(name, classes, channels, **recipe.get("model", {}).get("args", {}))
-    sizes = {"fashion": 28, "cifar10": 32, "coco": NOMINAL_SIZE}
-    known = sizes.get(recipe.get("data", {}).get("name", ""), 224 if ":" in name else 32)
+    sizes = {"fashion": 28, "cifar10": 32, "imagefolder": 224, "coco": NOMINAL_SIZE}
+    known = sizes.get(data, 224 if ":" in name else 32)
     size = image_size or recipe.get("data", {}).get("image_size") or known
     return load_weights(model, path).eval(), torch.zeros(1, channels, size, size)
 
