@@ -25,13 +25,14 @@ class NoResult(RunError):
 
 def read_results(paths: Iterable[str | Path]) -> list[dict[str, Any]]:
     """Results of run folders, or of all finished runs below a folder of runs; each with its `folder`."""
-    found = []
+    found: dict[Path, dict[str, Any]] = {}  # named twice, a run is still one
     for path in map(Path, paths):
         folders = [path] if (path / RESULT).is_file() else sorted(file.parent for file in path.glob(f"*/{RESULT}"))
         if not folders:
             raise NoResult(f"{path} holds no finished run: give a run folder that has a {RESULT}.")
-        found += [{"folder": str(folder), **(RunFolder(folder).result() or {})} for folder in folders]
-    return found
+        for folder in folders:
+            found.setdefault(folder.resolve(), {"folder": str(folder), **(RunFolder(folder).result() or {})})
+    return list(found.values())
 
 
 def comparison(results: Sequence[dict[str, Any]]) -> str:
