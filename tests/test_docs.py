@@ -124,25 +124,27 @@ def test_accuracies_of_the_readme_stand_in_the_record() -> None:
     assert [match and match[1] for match in found] == list(numbers)
 
 
-ACCURACIES = "| small VGG, 4 epochs | 99 % | 99.5 % | 99.9 % |\n|---|---|---|---|\n"
+VGG = ("cifar10-cpu-vgg", "small VGG", (99, 99.5, 99.9))
+RESNET = ("cifar10-cpu-resnet20", "ResNet-20", (90, 95, 98, 99))
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/choose.md"])
-def test_accuracies_by_sparsity_stand_in_the_records(page: str) -> None:
+@pytest.mark.parametrize(("page", "task"), [("README.md", VGG), ("README.md", RESNET), ("docs/choose.md", VGG)])
+def test_accuracies_by_sparsity_stand_in_the_records(page: str, task: tuple[str, str, tuple[float, ...]]) -> None:
     pytest.importorskip("pydantic", reason="needs rankprune[train]")
     from rankprune.paper.queue import read_queue
     from rankprune.paper.records import Records
     from rankprune.paper.table import Evidence
 
-    table = (ROOT / page).read_text("utf-8").split(ACCURACIES)[1].split("\n\n")[0]
+    name, net, sparsities = task
+    head = f"| {net}, 4 epochs | {' | '.join(f'{s:g} %' for s in sparsities)} |\n|---{'|---' * len(sparsities)}|\n"
+    table = (ROOT / page).read_text("utf-8").split(head)[1].split("\n\n")[0]
     records = Records(ROOT / "results" / "records")
     evidence = Evidence(read_queue(ROOT / "results" / "queue.yaml", records), records)
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     assert len(rows) >= 9
-    for name, *cells in rows:
-        method = name.strip("`")
-        for sparsity, cell in zip((99, 99.5, 99.9), cells, strict=True):
-            runs = evidence.find("cifar10-cpu-vgg", method, sparsity)
+    for method, *cells in ((first.strip("`"), *rest) for first, *rest in rows):
+        for sparsity, cell in zip(sparsities, cells, strict=True):
+            runs = evidence.find(name, method, sparsity)
             assert cell == evidence.accuracy(runs), (method, sparsity)
 
 
