@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import rankprune as rp
 from _nets import batch
+from _ranks import assert_same, on_two_ranks
 
 STEPS = 12
 
@@ -53,39 +49,28 @@ def run(name: str, model: nn.Module, rank: int, world: int, resume_at: int | Non
     return {**found, **weights}
 
 
-def worker(rank: int, world: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def work(rank: int, world: int) -> dict[str, Any]:
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
-    try:
-        found: dict[str, Any] = {}
-        for name in rp.list_methods():
-            found[f"ddp/{name}"] = run(name, DistributedDataParallel(net()), rank, world)
-            sharded = net()
-            for layer in (sharded[0], sharded[3], sharded[6]):
-                fully_shard(layer)
-            fully_shard(sharded)
-            if "data" in rp.method_info(name).needs:  # they differentiate the loss by themselves, and say that they cannot
-                with pytest.raises(ValueError, match=f"{name} .* sharded weights do not allow"):
-                    run(name, sharded, rank, world)
-                continue
-            found[f"fsdp/{name}"] = run(name, sharded, rank, world, resume_at=5)
-        torch.save(found, Path(folder) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+    found: dict[str, Any] = {}
+    for name in rp.list_methods():
+        found[f"ddp/{name}"] = run(name, DistributedDataParallel(net()), rank, world)
+        sharded = net()
+        for layer in (sharded[0], sharded[3], sharded[6]):
+            fully_shard(layer)
+        fully_shard(sharded)
+        if "data" in rp.method_info(name).needs:  # they differentiate the loss by themselves, and say that they cannot
+            with pytest.raises(ValueError, match=f"{name} .* sharded weights do not allow"):
+                run(name, sharded, rank, world)
+            continue
+        found[f"fsdp/{name}"] = run(name, sharded, rank, world, resume_at=5)
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(worker, args=(2, port, str(folder)), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return on_two_ranks(work, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
@@ -95,8 +80,4 @@ def test_ranks_agree_with_each_other_and_with_one_process(how: str, name: str, r
         pytest.skip(f"{name} refuses sharded weights, as the workers have checked")
     alone = run(name, net(), 0, 1)
     for found in ranks:
-        for key, value in found[f"{how}/{name}"].items():
-            if key.startswith("w:"):
-                assert torch.allclose(value, alone[key], atol=1e-9), key
-            else:
-                assert torch.equal(value, alone[key]), key
+        assert_same(found[f"{how}/{name}"], alone)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 import rankprune as rp
 from _nets import batch
+from _ranks import assert_same, on_two_ranks
 from rankprune.extras.rank_floor import candidates
 
 STEPS = 12
@@ -58,33 +54,22 @@ def run(name: str, model: nn.Module, rank: int, world: int) -> dict[str, torch.T
     return {**found, **worth, **{f"w:{s.key}": s.whole(s.weight.clone()) for s in sp.sites}}
 
 
-def worker(rank: int, world: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def work(rank: int, world: int) -> dict[str, Any]:
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
-    try:
-        found: dict[str, Any] = {}
-        for name in CASES:
-            found[f"ddp/{name}"] = run(name, DistributedDataParallel(net()), rank, world)
-            sharded = net()
-            fully_shard(sharded)
-            found[f"fsdp/{name}"] = run(name, sharded, rank, world)
-        torch.save(found, Path(folder) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+    found: dict[str, Any] = {}
+    for name in CASES:
+        found[f"ddp/{name}"] = run(name, DistributedDataParallel(net()), rank, world)
+        sharded = net()
+        fully_shard(sharded)
+        found[f"fsdp/{name}"] = run(name, sharded, rank, world)
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(worker, args=(2, port, str(folder)), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return on_two_ranks(work, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
@@ -92,8 +77,4 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, 
 def test_ranks_agree_with_one_process(how: str, name: str, ranks: list[dict[str, dict[str, torch.Tensor]]]) -> None:
     alone = run(name, net(), 0, 1)
     for found in ranks:
-        for key, value in found[f"{how}/{name}"].items():
-            if key.startswith("w:"):
-                assert torch.allclose(value, alone[key], atol=1e-9), key
-            else:
-                assert torch.equal(value, alone[key]), key
+        assert_same(found[f"{how}/{name}"], alone)
