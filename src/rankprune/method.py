@@ -17,7 +17,7 @@ from . import budget as budgets
 from ._group import Extra, Group
 from ._registry import MethodInfo, list_methods, method_info, register
 from ._site import Site
-from .schedules import Step, Value, as_step, cosine, value_at
+from .schedules import Step, Value, as_step, check_every, cosine, value_at
 
 __all__ = [
     "DropGrow",
@@ -92,8 +92,7 @@ class Periodic:
         return min(as_step(self.update_end, total_steps, "update_end"), total_steps + 1)
 
     def updates(self, total_steps: int) -> Sequence[int]:
-        if not isinstance(self.every, int) or self.every < 1:
-            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
+        check_every(self.every)
         steps = range(self.every, self.end(total_steps), self.every)
         if not steps:
             raise ValueError(

@@ -35,6 +35,17 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
     return found
 
 
+def check_every(every: object) -> None:
+    """A period of updates."""
+    if not isinstance(every, int) or every < 1:
+        raise ValueError(f"every={every!r} is not a number of steps: give an int of 1 or more")
+
+
+def check_share(name: str, share: float) -> None:
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"{name}={share!r} is not a share: give a number in (0, 1]")
+
+
 def as_ramp(start: Step, end: Step, total_steps: int) -> tuple[int, int]:
     """The steps from which and until which the count falls: `prune_start` and `prune_end`."""
     first, last = as_step(start, total_steps, "prune_start"), as_step(end, total_steps, "prune_end")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..method import DropGrow, Extra, Group, Method, Site
+from ..schedules import check_share
 from ..topk import keep_largest, select
 
 _OUT = -1  # in a site's state: not in the mask. Else the number of updates through which it is still held.
@@ -31,8 +32,7 @@ class Grace(Extra):
     def __post_init__(self) -> None:
         if not isinstance(self.updates, int) or not 1 <= self.updates <= 100:
             raise ValueError(f"updates={self.updates!r} is not a number of updates: give an int from 1 to 100")
-        if not 0.0 < self.most <= 1.0:
-            raise ValueError(f"most={self.most!r} is not a share: give a number in (0, 1]")
+        check_share("most", self.most)
 
     def check(self, method: Method) -> None:
         if not isinstance(method, DropGrow):

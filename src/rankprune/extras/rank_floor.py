@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..method import Extra, Group, Score, Site
+from ..schedules import check_every, check_share
 from ..topk import keep_largest
 
 
@@ -35,11 +36,9 @@ class RankFloor(Extra):
     def __post_init__(self) -> None:
         if self.cover not in _COVERS:
             raise ValueError(f"cover={self.cover!r} is unknown: use {', '.join(map(repr, _COVERS))}")
-        for name in ("share", "most"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not a share: give a number in (0, 1]")
-        if not isinstance(self.every, int) or self.every < 1:
-            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
+        check_share("share", self.share)
+        check_share("most", self.most)
+        check_every(self.every)
 
     def reserve(self, group: Group) -> Mapping[Site, Tensor]:
         stale = [s for s in group.sites if "floor" not in s.state or group.step % self.every == 0]

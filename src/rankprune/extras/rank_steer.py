@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import rank
 from .._sharding import local
 from ..method import Extra, Latent, Method, Site
+from ..schedules import check_every
 
 
 @dataclass
@@ -28,8 +29,7 @@ class RankSteer(Extra):
     above: float = 0.9
 
     def __post_init__(self) -> None:
-        if not isinstance(self.every, int) or self.every < 1:
-            raise ValueError(f"every={self.every!r} is not a number of steps: give an int of 1 or more")
+        check_every(self.every)
 
     def check(self, method: Method) -> None:
         if not isinstance(method, Latent):
