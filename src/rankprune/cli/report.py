@@ -32,13 +32,12 @@ def _watch(args: argparse.Namespace) -> int:
 
     from rankprune.report.live import Server
 
-    with Server(args.runs, args.host, args.port) as server:
+    with Server(args.runs, args.host, args.port) as server, contextlib.suppress(KeyboardInterrupt):
         os.nice(10)  # the run comes first
         torch.set_num_threads(1)
         emit(args.json, {"url": server.url}, f"{server.url} shows the run; Ctrl-C ends the page, not the run")
         sys.stdout.flush()
-        with contextlib.suppress(KeyboardInterrupt):
-            server.serve_forever()
+        server.serve_forever()
     return 0
 
 
