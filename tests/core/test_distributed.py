@@ -10,7 +10,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import batch
-from _ranks import assert_same, on_two_ranks
+from _ranks import assert_same, on_ranks
 
 STEPS = 12
 
@@ -70,7 +70,7 @@ def work(rank: int, world: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
-    return on_two_ranks(work, tmp_path_factory.mktemp("ranks"))
+    return on_ranks(2, work, tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])

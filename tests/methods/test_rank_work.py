@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import rankprune as rp
+from _ranks import on_ranks
 from rankprune.methods import _rank_work
 from rankprune.rank.workers import owners
 
@@ -48,10 +45,7 @@ def net() -> nn.Module:
     )  # fmt: skip
 
 
-def worker(rank: int, world: int, port: int, folder: str) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def worked_and_found(rank: int, world: int) -> dict[str, Any]:
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
@@ -77,17 +71,12 @@ def worker(rank: int, world: int, port: int, folder: str) -> None:
         parts = _rank_work.rank_gradients(sp.sites, 0.2, model)
         found[how] = {site.key: site.whole(part) for site, part in zip(sp.sites, parts)}
         found[f"{how}/worked"] = sorted(worked)
-    torch.save(found, Path(folder) / f"{rank}.pt")
-    dist.destroy_process_group()
+    return found
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_each_layer_is_worked_by_one_process_and_known_to_all(world: int, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(worker, args=(world, port, str(tmp_path)), nprocs=world)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(world)]
+    ranks = on_ranks(world, worked_and_found, tmp_path)
     model = net()
     model(torch.zeros(1, 3, 8, 8))
     weights = {name: p.detach() for name, p in model.named_parameters() if p.ndim > 1}

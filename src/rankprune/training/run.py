@@ -49,7 +49,9 @@ def train(
     watcher = Several([watcher or Watcher(), TensorBoard()]) if world.main else Watcher()
     folder = RunFolder.of(recipe, out)
     try:
-        return _train(recipe, folder, resume, watcher, data, world)
+        outcome = _train(recipe, folder, resume, watcher, data, world)
+        world.settle()
+        return outcome
     except RuntimeError as error:
         if world.size == 1 or isinstance(error, RunError) or not lost(error):
             raise

@@ -113,6 +113,11 @@ class World:
         if self.size > 1 and not self.local_rank:
             dist.barrier(group=self.control)
 
+    def settle(self) -> None:
+        """Until all that was exchanged has arrived: a process that ends while gloo still holds tensors is aborted."""
+        if self.size > 1:
+            dist.barrier(group=self.control)
+
     def share_buffers(self, model: nn.Module) -> None:
         """The main process's running statistics to all: in training each keeps its own."""
         for buffer in model.buffers() if self.size > 1 else ():
