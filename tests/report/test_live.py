@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from _signals import hear_ctrl_c
 from rankprune.cli import main
 from rankprune.report.live import ServeError, Server, loopback
 
@@ -90,7 +91,7 @@ def test_ctrl_c_ends_the_command_quietly(going: Path) -> None:
     source = str(Path(__file__).resolve().parents[2] / "src")
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": source},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background job ignores it
+        preexec_fn=hear_ctrl_c,
     )  # fmt: skip
     assert running.stdout is not None
     text = "".join(running.stdout.readline() for _ in range(3))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from _runs import Plug, model_bytes, run, small
 
+from _signals import hear_ctrl_c
 from rankprune.recipes import RecipeError, load_recipe
 from rankprune.training import checkpoint, train
 from rankprune.training.compare import NoResult, comparison, read_results
@@ -157,7 +158,9 @@ def test_ctrl_c_saves_every_trial_and_the_same_command_goes_on(jobs: int, tmp_pa
     file.write_text(f"recipes: [fashion-dense]\noverrides: {json.dumps(overrides)}\nseeds: [0, 1]\n")
     command = [sys.executable, "-m", "rankprune", "sweep", str(file), "--out", str(out), "--jobs", str(jobs)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=hear_ctrl_c
+    ) as process:
         end = time.monotonic() + 120
         while time.monotonic() < end and not list(out.glob("*/last.ckpt")):
             time.sleep(0.02)
