@@ -68,6 +68,12 @@ def until(page: Any, condition: str) -> None:
     raise AssertionError(f"never came true: {condition}")
 
 
+def show_numbers(page: Any) -> None:
+    """Those behind the first chart; the page fills the table a moment after the click."""
+    page.click("#chart-accuracy summary")
+    page.locator("#chart-accuracy tbody tr").first.wait_for()
+
+
 def column(page: Any, number: int, table: str = "runs-table") -> list[str]:
     texts: list[str] = page.locator(f"#{table} tbody tr > :nth-child({number})").all_inner_texts()
     return texts
@@ -92,7 +98,7 @@ def test_charts_are_there_and_not_empty(open_page: Open, page_file: str) -> None
 
 def test_the_numbers_behind_a_chart(open_page: Open, page_file: str, data: dict[str, Any]) -> None:
     page = open_page(page_file)
-    page.click("#chart-accuracy summary")
+    show_numbers(page)
     rows = page.locator("#chart-accuracy tbody tr")
     assert rows.count() == sum(len(run["metrics"]) for run in data["runs"])
     shown = set(page.locator("#chart-accuracy tbody td:nth-child(3)").all_inner_texts())
@@ -162,7 +168,7 @@ def test_focus_and_layer_are_chosen(open_page: Open, page_file: str, data: dict[
 def test_a_phone_scrolls_one_way_and_text_is_readable(open_page: Open, page_file: str, scheme: str) -> None:
     page = open_page(page_file, 360, color_scheme=scheme, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    page.click("#chart-accuracy summary")
+    show_numbers(page)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     for text in ("ink", "soft", "accent", "warn", "good"):
         for ground in ("page", "card", "raised", "tint"):
@@ -232,7 +238,7 @@ def test_names_are_text(open_page: Open, going: Path, runs: Path, tmp_path: Path
     write_page(Collector([going, other]).collect(), out)
     page = open_page(out.as_uri())
     assert page.inner_text("h1") == evil
-    page.click("#chart-accuracy summary")
+    show_numbers(page)
     assert page.locator("#chart-accuracy tbody th").first.inner_text() == f"{evil} (going)"  # the other has its name
     assert page.locator("b:text-is('bold')").count() == 0
     assert page.locator("img[src=x]").count() == 0
@@ -256,7 +262,7 @@ def test_runs_of_one_name_are_told_apart(open_page: Open, runs: Path, tmp_path: 
     labels = ["fashion-rpg-98, seed 1", "fashion-rpg-98-two", "fashion-rpg-98 (three)"]
     assert sorted(page.locator("#pick option").all_inner_texts()) == sorted(labels)
     assert sorted(column(page, 1)) == sorted(["fashion-rpg-98", *labels[1:]])  # the seed has a column
-    page.click("#chart-accuracy summary")
+    show_numbers(page)
     assert set(page.locator("#chart-accuracy tbody th").all_inner_texts()) == set(labels)
 
 
