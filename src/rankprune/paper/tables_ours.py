@@ -72,7 +72,11 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
         share = evidence.macs(runs)
         text = "not run" if share is None else f"{share:.4f}"
         table.rows.append((net(run), named(run), f"{run.percent or 0:g}", text, evidence.accuracy(runs)))
-    table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", HONEST]
+    own = (
+        "ERK: PowerPropagation, RigL and Top-KAST spread by it unless told otherwise; PowerPropagation's rows with and "
+        "without the word are one setting, trained twice."
+    )
+    table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", own, HONEST]
     return evidence.finish(table)
 
 
