@@ -74,7 +74,7 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
         table.rows.append((net(run), named(run), f"{run.percent or 0:g}", text, evidence.accuracy(runs)))
     own = (
         "ERK: PowerPropagation, RigL and Top-KAST spread by it unless told otherwise; PowerPropagation's rows with and "
-        "without the word are one setting, trained twice."
+        "without the word are runs of one setting."
     )
     table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", own, HONEST]
     return evidence.finish(table)
@@ -162,7 +162,7 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
             label = f"{lam:g}" + ", noise" * (signal == "noise")
             table.rows.append((condition, label, *accuracies, verdict, *ranks))
     noise = "noise: growth by noise of the rank gradient's size instead, the control."
-    said = f"helps: by more than two standard errors of the difference, on {LEAST} seeds each."
+    said = f"helps: by more than two standard errors of the difference, on {LEAST} seeds or more each."
     table.notes = [said, noise, _RANK, HONEST]
     return evidence.finish(table)
 
