@@ -22,9 +22,8 @@ class BuildKernels(build_py):
         if self.editable_mode:  # sources may change: built on first use, by what they are then
             return
         builder = runpy.run_path(str(ENGINE / "build.py"))
-        target = Path(self.build_lib) / "rankprune" / "engine" / f"{builder['digest']()}-{builder['NAME']}"
         try:
-            builder["build"](target)
+            builder["build"](Path(self.build_lib) / "rankprune" / "engine")
         except builder["NoCompiler"] as error:
             print(f"the sparse engine is left out: {error}", file=sys.stderr)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import hashlib
 import os
 import platform
@@ -9,11 +11,14 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCES = Path(__file__).with_name("kernels")
 NAME = "librankprune.so"
+_UNDER_WAY = ".building-"
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi")
 FILES = ("program", "threads", "variants")
 # Flags by instruction set: the file variant.cpp is compiled once for each.
@@ -74,16 +79,79 @@ def objects(
         return list(pool.map(one, jobs))
 
 
-def build(target: Path) -> Path:
-    """Compile and link the library; the file appears complete or not at all."""
+def build(folder: Path) -> Path:
+    """Compile and link the library into a folder, under a name that holds the digest of its content."""
     command = compiler()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / NAME
-        parts = map(str, objects(Path(folder), command))
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=_UNDER_WAY, dir=folder) as place:
+        made = Path(place) / NAME
+        parts = map(str, objects(Path(place), command))
         _call([*command, "-shared", "-pthread", *parts, "-o", str(made)])
+        target = folder / f"{digest()}-{_content(made)}-{NAME}"
         os.replace(made, target)
     return target
+
+
+def find(folder: Path) -> Path | None:
+    """The library of these sources in a folder, if it is as it was built: loading a damaged one kills the process."""
+    for path in sorted(folder.glob(f"{digest()}-*-{NAME}")):
+        with contextlib.suppress(OSError):
+            if path.name == f"{digest()}-{_content(path)}-{NAME}":
+                return path
+    return None
+
+
+def find_or_build(folder: Path) -> Path:
+    """The library in a cache folder, built where it is absent or damaged.
+
+    Where the folder cannot be written, the library is built in a temporary one that goes with the process.
+    """
+    if found := find(folder):
+        return found
+    try:
+        with _alone(folder) as alone:
+            found = find(folder)  # another process may have built it while this one waited
+            if found is None:
+                if alone:
+                    _remove_leftovers(folder)
+                found = build(folder)
+            return found
+    except OSError as error:
+        temporary = Path(tempfile.mkdtemp(prefix="rankprune-kernels-"))
+        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+        warnings.warn(
+            f"the cache folder {folder} cannot be used ({error.strerror or error}), so the kernels are compiled for "
+            "this process alone: set RANKPRUNE_CACHE to a folder that can be written",
+            stacklevel=2,
+        )
+        return build(temporary)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """One builder at a time. False where the system or the file system has no locks: then all may build."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)  # the system releases it however the process ends
+        except (ImportError, OSError):
+            yield False
+        else:
+            yield True
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What killed builds left, and damaged libraries of these sources. Only for whoever holds the lock."""
+    for path in folder.glob(f"{_UNDER_WAY}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(f"{digest()}-*{NAME}"):
+        path.unlink(missing_ok=True)
+
+
+def _content(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _call(command: list[str]) -> None:

@@ -157,11 +157,7 @@ def cache_folder() -> Path:
 @functools.cache
 def library() -> Any:
     """The kernels: beside the package if they were built with it, else built once into the cache folder."""
-    mark = build.digest()
-    beside = build.SOURCES.with_name(f"{mark}-{build.NAME}")
-    path = beside if beside.is_file() else cache_folder() / "kernels" / f"{mark}-{build.NAME}"
-    if not path.is_file():
-        build.build(path)
+    path = build.find(build.SOURCES.parent) or build.find_or_build(cache_folder() / "kernels")
     return bind(path)
 
 
