@@ -112,9 +112,15 @@ class Group:
         return keep_largest(self.scored(site, score, among, without, extras), count, shards=site.shards)
 
     def counts(self, score: ScoreOf, budget: int) -> list[int]:
-        """How many weights stay in each site: by the fixed distribution, or by score over all (active ones first)."""
+        """How many weights stay in each site.
+
+        "global" compares the method's score over all sites and "lamp" the LAMP score of the active weights, active ones
+        first in both; the other distributions follow from the shapes.
+        """
         sizes = [site.numel for site in self.sites]
-        if self.method.distribution != "global":
+        if self.method.distribution == "lamp":
+            score = lamp_score
+        elif self.method.distribution != "global":
             return budgets.layer_counts([site.shape for site in self.sites], budget, self.method.distribution)
         costs = [site.cost for site in self.sites]
         macs = self.method.budget == "macs"
@@ -183,3 +189,9 @@ class Group:
         for site, count in zip(self.sites, self.counts(magnitude, self.final)):
             site.mask.copy_(self.keep(site, magnitude, count, among=site.mask))
         self.budget = self.final
+
+
+def lamp_score(site: Site) -> Tensor:
+    """LAMP scores of a site's active weights (of the latents of a latent method), over all ranks that share it."""
+    active = torch.where(site.mask, site.value, 0.0)
+    return site.part(budgets.lamp_scores(site.whole(active)))

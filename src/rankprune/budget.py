@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Literal, get_args
 
-Distribution = Literal["global", "uniform", "er", "erk"]
+import torch
+from torch import Tensor
+
+Distribution = Literal["global", "lamp", "uniform", "er", "erk"]
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
 
@@ -51,6 +54,20 @@ def layer_counts(shapes: Sequence[Sequence[int]], total_kept: int, distribution:
     sparsity = 1.0 - total_kept / sum(sizes)
     shares = [d * n for d, n in zip(layer_densities(shapes, sparsity, distribution), sizes)]
     return at_least_one(largest_remainder(shares, total_kept, sizes))
+
+
+def lamp_scores(weight: Tensor) -> Tensor:
+    """LAMP (Lee et al. 2021, eq. 3): w² over the sum of all squares of the layer that are not smaller, itself included.
+
+    The largest weight of a layer scores 1 and the others less, in the order of magnitude, so that one threshold for all
+    layers is layer-adaptive magnitude pruning. Of equal magnitudes the earlier one ranks higher; a zero scores 0.
+    """
+    size = weight.detach().abs().flatten().double()
+    square = size.div_(size.max().clamp_min(torch.finfo(torch.float64).tiny)).square_() if len(size) else size
+    ranked, order = square.sort(descending=True, stable=True)
+    scores = ranked / ranked.cumsum(0).clamp_min(torch.finfo(torch.float64).tiny)
+    dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    return torch.empty_like(scores).scatter_(0, order, scores).to(dtype).view(weight.shape)
 
 
 def largest_remainder(shares: Sequence[float], total: int, capacity: Sequence[int]) -> list[int]:

@@ -32,10 +32,10 @@ def prune(
 ) -> Report:
     """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static".
 
-    `distribution` is "global" unless given; that of a method object is its own.
+    `distribution` is the method's own unless given.
     """
     info = method_info(method) if isinstance(method, str) else method.info
-    hyper = {"distribution": distribution or "global"} if isinstance(method, str) or distribution else {}
+    hyper = {} if distribution is None else {"distribution": distribution}
     if not issubclass(info.cls, Score) or not info.cls.at_once:
         raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
     groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper)

@@ -10,7 +10,7 @@ import rankprune as rp
 from _nets import batch, cnn, vit
 
 
-@pytest.mark.parametrize("distribution", ["global", "uniform", "er", "erk"])
+@pytest.mark.parametrize("distribution", ["global", "lamp", "uniform", "er", "erk"])
 @pytest.mark.parametrize("method", ["magnitude", "random"])
 def test_prune_is_exact(method: str, distribution: str) -> None:
     model = cnn()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ..method import Group
+
 
 def evenly(first: int, last: int, count: int) -> list[int]:
     """`count` steps after `first` at even distances, the last at `last`; fewer where there are fewer steps."""
@@ -15,6 +17,19 @@ def cut_share(weights: int, share: float, rounds: int) -> int:
     for _ in range(rounds):
         weights -= math.ceil(share * weights - 1e-9)
     return weights
+
+
+def left_after(group: Group, done: int, cuts: int) -> int:
+    """The budget after `done` of `cuts` prunings that take equal shares; the last lands on the target."""
+    share = 1.0 - (group.final / group.total) ** (1 / cuts)
+    return group.final if done == cuts else max(group.final, cut_share(group.total, share, done))
+
+
+def rounds_at_rate(sparsity: float, rate: float) -> int:
+    """The least number of prunings, each of at most the share `rate` of what is left, that reach `sparsity`."""
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"rate={rate!r} is not between 0 and 1: 0.2 cuts a fifth of what is left each round")
+    return max(1, math.ceil(math.log(1.0 - sparsity) / math.log(1.0 - rate) - 1e-9))
 
 
 def check_rounds(name: str, rounds: object) -> None:

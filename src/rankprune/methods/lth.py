@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -14,7 +13,7 @@ from .._sharding import local, sharded
 from .._site import canonical
 from ..method import Group, Score, Site, register
 from ..schedules import Step, as_step
-from ._rounds import check_rounds, cut_share, evenly
+from ._rounds import check_rounds, cut_share, evenly, left_after, rounds_at_rate
 
 
 @register(
@@ -41,10 +40,8 @@ class LTH(Score):
         if self.rounds is not None:
             check_rounds("lth", self.rounds)
             return self.rounds
-        if not 0.0 < self.rate < 1.0:
-            raise ValueError(f"rate={self.rate!r} is not between 0 and 1: 0.2 cuts a fifth of what is left each round")
         assert self.sparsity is not None
-        return max(1, math.ceil(math.log(1.0 - self.sparsity) / math.log(1.0 - self.rate) - 1e-9))
+        return rounds_at_rate(self.sparsity, self.rate)
 
     def rewind_point(self, total_steps: int) -> int:
         """The step k to rewind to. With a share r of one training of S steps: k = r S and S + cuts (S - k) = total."""
@@ -68,8 +65,9 @@ class LTH(Score):
     def scheduled(self, group: Group) -> int:
         skip = 1 if self.rewind_point(group.total_steps) else 0
         cuts, done = len(group.updates()) - skip, group.update_number() + 1 - skip
-        share = self.rate if self.rounds is None else 1.0 - (group.final / group.total) ** (1 / cuts)
-        return group.final if done == cuts else max(group.final, cut_share(group.total, share, done))
+        if self.rounds is not None or done == cuts:
+            return left_after(group, done, cuts)
+        return max(group.final, cut_share(group.total, self.rate, done))
 
     def update(self, group: Group) -> None:
         if self.rewind_point(group.total_steps) and group.update_number() == 0:

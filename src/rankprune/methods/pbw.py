@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..method import Group, Score, Site, register
 from ..schedules import Step, as_step
-from ._rounds import check_rounds, cut_share, evenly
+from ._rounds import check_rounds, evenly, left_after
 
 
 @register(
@@ -40,9 +40,7 @@ class PBW(Score):
         return evenly(0, max(1, min(as_step(self.prune_end, total_steps, "prune_end"), total_steps)), self.rounds)
 
     def scheduled(self, group: Group) -> int:
-        cuts, done = len(group.updates()), group.update_number() + 1
-        share = 1.0 - (group.final / group.total) ** (1 / cuts)
-        return group.final if done == cuts else max(group.final, cut_share(group.total, share, done))
+        return left_after(group, group.update_number() + 1, len(group.updates()))
 
     def update(self, group: Group) -> None:
         if self.threshold == "std":
