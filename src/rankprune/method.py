@@ -179,6 +179,8 @@ class DropGrow(Periodic, Method):
     have, and `growth="sampled"` draws what enters with a chance in proportion to the grow score.
     """
 
+    restarts: ClassVar[bool] = False  # a weight cut and grown in one update loses its value and its optimizer state
+
     grow: Value = field(default=0.3, kw_only=True)
     drop: Literal["magnitude", "relative"] = field(default="magnitude", kw_only=True)
     growth: Literal["top", "sampled"] = field(default="top", kw_only=True)
@@ -229,6 +231,8 @@ class DropGrow(Periodic, Method):
                 site.mask.copy_(group.keep(site, self.drop_score, count, among=site.mask))
                 site.hide(site.weight)  # what falls out here restarts from 0, even if it is grown at once
             site.mask.copy_(self.kept_of(group, site, count))
+            if self.restarts:
+                site.hide_all()
             site.mask.logical_or_(group.keep(site, self.growth_key, count - site.kept(), without=site.mask))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -113,3 +114,28 @@ def test_soft_resumes_bit_for_bit(make: Any) -> None:
     train(again, other, 8, 20)
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
     assert sp.finalize().kept == resumed.finalize().kept == sp.groups[0].final
+
+
+@pytest.mark.parametrize("first_lr", [0.05, 0.0])
+def test_soft_starts_in_its_stationary_state(first_lr: float) -> None:
+    """Dormant ones start spread evenly down to the wall, as in the authors' code, so that few wake in the first step.
+
+    One that is u below 0 wakes with the chance P(lr · noise · N > u): (1 - p) lr · noise / (wall √(2π)) of all. Also where
+    a warm-up starts at a learning rate of 0; and they move with the wall where the learning rate falls a hundredfold.
+    """
+    torch.manual_seed(0)
+    method = rp.methods.DeepR(soft=True, noise=1e-5)
+    line = Line((torch.randn(20_000) * 0.1).tolist(), method, 0.95, 100, lr=first_lr)
+    line.optimizer.param_groups[0]["lr"] = 0.05
+    dormant = ~line.sp.masks["weight"]
+    line.step(0.0)
+    theta, wall = line.site.state["theta"][dormant], line.site.state["wall"]
+    assert wall == pytest.approx(0.95 / 0.05 * 0.05 * 1e-10 / 2e-5)
+    assert len(line.mask) / 20_000 == pytest.approx(0.05 + 0.95 * 0.05 * 1e-5 / wall / math.sqrt(2 * math.pi), rel=0.05)
+    assert float(theta.mean()) == pytest.approx(-wall / 2, rel=0.05)  # uniform
+    assert float(theta.min()) == pytest.approx(-wall, rel=1e-3)
+    line.optimizer.param_groups[0]["lr"] = 5e-4
+    dormant &= ~line.sp.masks["weight"]
+    before = float(line.site.state["theta"][dormant].mean())
+    line.step(0.0)
+    assert float(line.site.state["theta"][dormant].mean()) == pytest.approx(before / 100, rel=0.05)

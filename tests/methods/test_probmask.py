@@ -79,7 +79,7 @@ def test_gradients_of_weight_and_probability() -> None:
     chance = site.state["probability"].double().requires_grad_()
     latent = site.state["latent"].double().requires_grad_()
     heat = site.state["temperature"]
-    assert heat == pytest.approx(1 / (0.97 * (1 - 6 / 20) + 0.03))
+    assert heat == pytest.approx(1 / (0.97 * (1 - 6 / 18) + 0.03))  # masks are fixed at step 18
     fixed = site.state["soft"].double().clamp(1e-12, 1 - 1e-12)
     noise = torch.logit(fixed) / heat - torch.logit(chance.detach().clamp(1e-12, 1 - 1e-12))
     grads = torch.randn(1, 50, dtype=torch.float64)
@@ -138,7 +138,7 @@ def test_probabilities_take_the_steps_of_adam() -> None:
         grads, heat, m = torch.randn(1, 40), site.state.get("temperature", 1.0), site.state["soft"].clone()
         s = twin.detach()
         twin.grad = grads * site.state["latent"] * heat * m * (1 - m) / (s * (1 - s))
-        adam.param_groups[0]["lr"] = 0.02 * (1 + math.cos(math.pi * step / 20)) / 2
+        adam.param_groups[0]["lr"] = 0.02 * (1 + math.cos(math.pi * step / 18)) / 2
         line.step(grads[0].tolist())
         adam.step()
         assert torch.allclose(site.state["probability"], twin.detach(), atol=1e-5), step
@@ -149,3 +149,14 @@ def test_the_rate_of_short_runs(steps: int, rate: float) -> None:
     model = cnn()
     group = rp.attach(model, sgd(model), "probmask", sparsity=0.9, total_steps=steps).groups[0]
     assert group.method.first_rate(group) == pytest.approx(rate)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("fix_at", [0.65, 0.9])
+def test_the_temperature_ends_where_masks_are_fixed(fix_at: float) -> None:
+    """The authors' 300 epochs end at T = 1/(0.97/300 + 0.03) = 30; the steps after the masks are fixed are not theirs."""
+    line = Line(torch.randn(50).tolist(), rp.methods.ProbMask(fix_at=fix_at), 0.5, 400)
+    last = round(400 * fix_at) - 1
+    for _ in range(last):
+        line.step(0.1)
+    assert line.site.state["temperature"] == pytest.approx(1 / (0.97 / (last + 1) + 0.03))
+    assert line.site.state["temperature"] > 29

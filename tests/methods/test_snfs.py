@@ -19,7 +19,7 @@ def pair(first: float, second: float) -> tuple[nn.Module, torch.optim.Optimizer,
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(100, 10, bias=False), nn.Linear(10, 100, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    sp = rp.attach(model, optimizer, rp.methods.SNFS(every=1, grow=0.5), sparsity=0.9, total_steps=10)
+    sp = rp.attach(model, optimizer, rp.methods.SNFS(every=1), sparsity=0.9, total_steps=10)
     for p, value in zip(model.parameters(), (first, second)):
         p.grad = torch.full_like(p, value)
     return model, optimizer, sp
@@ -89,7 +89,7 @@ def test_a_layer_that_is_nearly_full_and_wanted_cuts_no_more_than_it_has_room_fo
     """90 of 100 are active: min(p, 0.1) of them leave where its momentum is above the mean, p = 0.488 otherwise."""
     model = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    sp = rp.attach(model, optimizer, rp.methods.SNFS(every=1, grow=0.5), sparsity=0.5, total_steps=10)
+    sp = rp.attach(model, optimizer, rp.methods.SNFS(every=1), sparsity=0.5, total_steps=10)
     full, thin = torch.arange(100).view(10, 10) < 90, torch.arange(100).view(10, 10) < 10
     sp.set_masks({"0.weight": full, "1.weight": thin})
     for p, value in zip(model.parameters(), (3.0, 1.0) if wanted else (1.0, 3.0)):

@@ -18,7 +18,6 @@ NEWBORN = 1e-12
 @register(
     "deepr", paper="Bellec et al. 2018, arXiv:1711.05136", family="drop and grow",
     state="a sign a weight; soft: the walk of each dormant one",
-    defaults={"cifar": {"l1": 1e-5, "noise": 1e-2}, "imagenet": {"l1": 1e-5, "noise": 1e-2}},
 )  # fmt: skip
 @dataclass
 class DeepR(Method):
@@ -47,7 +46,11 @@ class DeepR(Method):
             site.state["sign"] = torch.where(site.weight < 0, -1, 1).to(torch.int8)
             site.state["count"] = count
             if self.soft:
-                site.state["theta"] = torch.zeros_like(site.weight)
+                # Dormant ones start spread evenly down to the wall, as if they had walked there already; 1 stands for
+                # the wall itself, since how far that is is not known before the first step.
+                spread = torch.rand(site.shape, generator=seeded(site.seed, site.step, f"{site.key}/dormant"))
+                site.state["theta"] = -site.part(spread).to(site.weight)
+                site.state["wall"] = 1.0
 
     def update(self, group: Group) -> None:
         for site in group.sites:
@@ -64,16 +67,26 @@ class DeepR(Method):
         """θ after decay and noise: of the active ones, and of the dormant ones too where these walk (soft)."""
         theta, rate, scale = site.state["sign"] * site.weight, site.lr, value_at(self.noise, site.step)
         theta.sub_(rate * self.l1)
+        wall = self.wall(site, rate, scale) if self.soft else 0.0
         if self.soft:
-            theta = torch.where(site.mask, theta, site.state["theta"])
+            theta = torch.where(site.mask, theta, self._rescaled(site, wall))
         if scale:
             generator = seeded(site.seed, site.step, f"{site.key}/walk")
             theta.add_(site.part(torch.randn(site.shape, generator=generator)).to(theta), alpha=rate * scale)
-        if not self.soft:
-            return theta
-        # Stationary: mass 1/β above 0 (density exp(-βθ), β = l1/T, T = lr σ²/2) and -wall below; active = p of both.
+        return theta.clamp_min_(-wall) if self.soft else theta
+
+    def wall(self, site: Site, rate: float, scale: float) -> float:
+        """Where dormant θ are stopped: mass 1/β above 0 (density exp(-βθ), β = l1/T, T = lr σ²/2) and `wall` below."""
         share = site.state["count"] / site.numel
-        return theta.clamp_min_(-(1 - share) / share * rate * scale**2 / (2 * self.l1))
+        return (1 - share) / share * rate * scale**2 / (2 * self.l1)
+
+    def _rescaled(self, site: Site, wall: float) -> Tensor:
+        """Dormant θ, moved with the wall, which follows the learning rate and the noise, to stay spread over it."""
+        previous = site.state["wall"]
+        if wall <= 0:  # no step and no noise: they rest
+            return site.state["theta"]
+        site.state["wall"] = wall
+        return site.state["theta"] * (wall / previous)
 
     def rewire(self, group: Group, site: Site, theta: Tensor) -> None:
         """Dormant where θ <= 0; as many wake, anywhere, with their own sign and almost 0."""

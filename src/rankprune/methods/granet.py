@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from .. import budget as budgets
 from ..method import Gradual, Group, Site, register
@@ -20,9 +20,11 @@ class GraNet(Gradual, SparseLearning):
     """Cut the smallest weights of all little by little; each time, every layer also exchanges some by gradient.
 
     Starts dense, or with `start_density` 0.5 say from a random sparse net. The authors' last pruning event falls short
-    of the target by (d_start - d_end) / n^3; here the last one lands on it exactly.
+    of the target by (d_start - d_end) / n^3; here the last one lands on it exactly. As in their code, a weight that is
+    cut and grown in the same event starts again from 0, without momentum.
     """
 
+    restarts: ClassVar[bool] = True
     prune_end: Step = field(default=0.5, kw_only=True)
     density_schedule: Literal["exponential", "cubic"] = field(default="cubic", kw_only=True)
     start_density: float = field(default=1.0, kw_only=True)

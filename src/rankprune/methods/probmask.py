@@ -27,9 +27,10 @@ EPS = 1e-20  # inside logarithms, as the authors have it
 class ProbMask(Latent):
     """Learn for each weight the probability that it stays, all under one budget, through masks that are drawn softly.
 
-    A soft mask is σ((logit s + logistic noise) · T), T rising from 1 to 33. Adam trains s; each step ends with the
-    projection of s on {0 <= s <= 1, Σs <= budget}, a budget that falls along a cubic. The authors end with the best of
-    ten drawn masks, whose count is random; here, from `fix_at` on, exactly as many as asked for stay, the likeliest.
+    A soft mask is σ((logit s + logistic noise) · T), T rising from 1 to about 30 at `fix_at`. Adam trains s; each step
+    ends with the projection of s on {0 <= s <= 1, Σs <= budget}, a budget that falls along a cubic. The authors end
+    with the best of ten drawn masks, whose count is random; here, from `fix_at` on, exactly as many as asked for stay,
+    the likeliest.
     """
 
     trains_cut: ClassVar[bool] = False
@@ -61,9 +62,9 @@ class ProbMask(Latent):
         return torch.where(site.mask, grad * soft, 0.0)
 
     def update(self, group: Group) -> None:
-        if group.step >= self.updates(group.total_steps)[-1]:
+        if group.step >= self.reached_at(group):
             return self.fix(group)
-        temperature = 1 / (0.97 * (1 - group.step / group.total_steps) + 0.03)
+        temperature = 1 / (0.97 * (1 - group.step / self.reached_at(group)) + 0.03)
         for site in group.sites:
             self.train(site, group)
         project(group.sites, self.expected(group))
@@ -79,7 +80,7 @@ class ProbMask(Latent):
         slope = site.state["slope"].mul_(site.state.get("temperature", 1.0))
         mean = site.state["mean"].lerp_(slope, 0.1) / (1 - 0.9**group.step)
         square = site.state["square"].lerp_(slope.square(), 0.001) / (1 - 0.999**group.step)
-        rate = cosine(self.first_rate(group), 0.0, group.total_steps)(group.step)
+        rate = cosine(self.first_rate(group), 0.0, self.reached_at(group))(group.step)
         site.state["probability"].addcdiv_(mean, square.sqrt_().add_(1e-8), value=-rate)
         slope.zero_()
 

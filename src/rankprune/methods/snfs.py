@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor
 
 from .._sharding import local
 from ..method import Group, Site, register
+from ..schedules import Value
 from ._redistribute import Redistributing
 from ._sparse_learning import SparseLearning
 
@@ -29,6 +30,8 @@ class SNFS(Redistributing, SparseLearning):
 
     dense_state: ClassVar[bool] = True
     cost: ClassVar[str] = "(2f + 1)/3"
+
+    grow: Value = field(default=0.5, kw_only=True)  # declared here too: Redistributing comes first and inherits 0.3
 
     def stay(self, group: Group) -> list[int]:
         counts, means = [], [mean_momentum(site) for site in group.sites]
