@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankprune.engine.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.layout import Layout
+from rankprune.engine.limits import Limits, Meter
 from rankprune.engine.lower_window import among_planes
-from rankprune.engine.lowering import lower
+from rankprune.engine.lowering import Lowering, lower
 from rankprune.engine.native import ACTIVATIONS, variants
-from rankprune.engine.packing import Choice
+from rankprune.engine.packing import Choice, Packs
 
 TORCH = {
     "none": lambda x: x, "relu": F.relu, "relu6": F.relu6, "hardswish": F.hardswish, "gelu": F.gelu,
@@ -179,16 +181,20 @@ def test_a_packed_weight_unpacks(p, images):
 def test_which_values_are_made_among_the_planes_of_their_reader():
     graph = Graph([(4, 9, 13)], [], [0])
 
+    def among(nodes: list[Node]) -> Layout | None:
+        state = Lowering(Graph(graph.shapes, nodes, [0], graph.outputs), False, 1, {}, Packs(), Meter(Limits(), 1))
+        return among_planes(state, 0)
+
     def reader(kernel: int, stride: int, padding: int) -> int:
         weight = Weight.of(np.ones((4, 4, kernel, kernel), np.float32))
         attrs = {"stride": [stride] * 2, "padding": [padding] * 2, "dilation": [1, 1], "groups": 1, "activation": "none"}
         size = [(n + 2 * padding - kernel) // stride + 1 for n in (9, 13)]
         graph.nodes = [Node("conv", [0], graph.value((4, *size)), attrs=attrs, weight=weight)]
-        return among_planes(graph, 0, graph.nodes)
+        return among(graph.nodes)
 
     made = reader(3, 1, 1)  # three planes of 11 rows; the value begins in the second row of the middle one
     assert (made.channel, made.origin) == (3 * 11 * 8, (11 + 1) * 8)
     assert reader(3, 2, 1) is None
     assert reader(3, 1, 0) is None
     assert reader(1, 1, 0) is None
-    assert among_planes(graph, 0, graph.nodes * 2) is None  # two readers
+    assert among(graph.nodes * 2) is None  # two readers

@@ -108,8 +108,8 @@ def test_a_plan_comes_back(tmp_path):
 
 
 def test_what_could_not_be_read_is_not_written(tmp_path):
-    with pytest.raises(ValueError, match=r"net\.plan is not written, because it is not a sound plan .*67108864"):
-        planfile.write(tmp_path / "net.plan", Graph([(1 << 26,)], [], [0], [0]), {False: {}, True: {}}, True)
+    with pytest.raises(ValueError, match=r"net\.plan is not written, because it is not a sound plan .*268435456"):
+        planfile.write(tmp_path / "net.plan", Graph([(1 << 28,)], [], [0], [0]), {False: {}, True: {}}, True)
     assert not list(tmp_path.iterdir())
 
 

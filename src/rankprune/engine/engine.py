@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from .graph import Graph, Unsupported
+from .limits import Limits
 from .lowering import Lowered, lower
 from .packing import Choice, Packs
 from .selfcheck import best_variant
@@ -41,9 +42,12 @@ class Engine:
 
     def __init__(
         self, graph: Graph, threads: int | None = None, choices: Choices | None = None, variant: str | None = None,
-        eight: bool | None = None,
+        eight: bool | None = None, limits: Limits | None = None,
     ) -> None:  # fmt: skip
-        """`eight`: whether batches run eight images at once; None: if their values stay near the cores."""
+        """`eight`: whether batches run eight images at once; None: if their values stay near the cores.
+
+        `limits`: of memory and work; a program for eight images that exceeds them is not used.
+        """
         self.graph = graph
         self.threads = thread_count(threads)
         self.variant = variant or best_variant()
@@ -51,6 +55,7 @@ class Engine:
         largest = max(math.prod(shape) for shape in graph.shapes)
         self.eight = 8 * 4 * largest <= NEAR if eight is None else eight
         self._packs = Packs()
+        self._limits = limits
         self._lowered: dict[tuple[bool, int], Lowered | None] = {}
         self._lock = threading.Lock()
         made = self.lowered(False)
@@ -71,7 +76,7 @@ class Engine:
                 if key[1] == 1:
                     choices = {index: replace(choice, groups=1) for index, choice in choices.items()}
                 try:
-                    made = lower(self.graph, images, self.variant, key[1], choices, self._packs)
+                    made = lower(self.graph, images, self.variant, key[1], choices, self._packs, self._limits)
                 except Unsupported:
                     if not images:
                         raise

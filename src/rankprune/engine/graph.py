@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 Shape = tuple[int, ...]
+LARGEST = 1 << 31  # weights of a layer: positions are 32-bit
 
 
 class Unsupported(ValueError):
@@ -37,7 +39,20 @@ class Weight:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
+
+    def sound(self) -> bool:
+        """Whether positions (ascending, within the shape) and values fit each other."""
+        if not all(self.shape) or self.size >= LARGEST or self.values.ndim != 1 or self.values.dtype != np.float32:
+            return False
+        if self.position is None:
+            return bool(self.values.size == self.size)
+        position = self.position
+        if position.shape != self.values.shape or position.dtype != np.int32:
+            return False
+        if not position.size:
+            return True
+        return bool(position[0] >= 0 and position[-1] < self.size and (position[1:] > position[:-1]).all())
 
     def entries(self) -> tuple[np.ndarray, np.ndarray]:
         """Positions and values of the non-zeros."""

@@ -34,6 +34,7 @@ def linear(state: Lowering, node: Node) -> None:
         _, res = state.input(node.inputs[1])
         uses.append(res)
     if weight.nonzeros > DENSE_FROM * weight.size or inputs > 65536:
+        state.meter.need(4 * outputs * (2 * inputs + LANES))
         values = np.zeros((outputs, -(-inputs // LANES) * LANES), np.float32)
         values[:, :inputs] = weight.dense()
         columns, starts = None, np.zeros(1, np.int64)
@@ -51,7 +52,7 @@ def linear(state: Lowering, node: Node) -> None:
         )  # fmt: skip
 
     arrays = [values, bias, starts] + ([] if columns is None else [columns])
-    state.call(params, -(-outputs // LINEAR_OUTPUTS), uses, arrays)
+    state.call(params, -(-outputs // LINEAR_OUTPUTS), uses, arrays, values.size + outputs)
 
 
 def binary(state: Lowering, node: Node) -> None:
@@ -68,6 +69,7 @@ def binary(state: Lowering, node: Node) -> None:
             b_view, b = _spread(state, b_layout, b, shape[0])
             uses.append(b)
     out, target = state.output(node.output)
+    state.meter.need(2 * 4 * out.slabs * out.channels * out.rows * LANES)
     constant = _constant(node.arrays.get("constant"), out, shape)
     unary = b is None and constant is None
 
@@ -86,7 +88,7 @@ def _spread(state: Lowering, layout: Layout, source: Buffer, channels: int) -> t
     """One number a channel, copied into all lanes of a row."""
     wide = Layout((channels,), False, 1, channels, 1, channels * LANES, LANES, 0, channels * LANES)
     target = state.buffer(wide.size)
-    index = np.repeat(np.broadcast_to(layout.index(), layout.shape).reshape(-1), LANES).astype(np.int32)
+    index = np.repeat(state.table(layout), LANES)
     state.move(source, target, index, np.arange(wide.size, dtype=np.int32), _FLOATS)
     return wide, target
 
@@ -161,6 +163,7 @@ def attention(state: Lowering, node: Node) -> None:
         ),
         a["heads"] * (-(-ql.rows // 2)),
         [q, k, v, target],
+        work=a["heads"] * ql.rows * LANES * keys * (a["dim"] + a["value_dim"] + 4),
     )  # fmt: skip
 
 
@@ -190,11 +193,10 @@ def gather(state: Lowering, node: Node) -> None:
     out, target = state.output(node.output)
     shape = state.graph.shapes[node.output]
     index = node.arrays["index"].reshape(-1)
-    places = np.broadcast_to(layout.index(), layout.shape).reshape(-1)
-    to = np.ascontiguousarray(np.broadcast_to(out.index(), out.shape).reshape(-1), np.int32)
+    places, to = state.table(layout), state.table(out)
     how = _ROWS if state.images else _FLOATS
     known = index >= 0
-    state.move(source, target, places[index[known]].astype(np.int32), to[known], how)
+    state.move(source, target, places[index[known]], to[known], how)
     if not known.all():
         constant = np.ascontiguousarray(np.broadcast_to(node.arrays["constant"], shape).reshape(-1), np.float32)
         rest = np.flatnonzero(~known).astype(np.int32)
@@ -204,14 +206,13 @@ def gather(state: Lowering, node: Node) -> None:
 def concat(state: Lowering, node: Node) -> None:
     out, target = state.output(node.output)
     shape = state.graph.shapes[node.output]
-    places = np.broadcast_to(out.index().reshape(shape), shape)
+    places = state.table(out).reshape(shape)
     axis, at = node.attrs["axis"], 0
     for value in node.inputs:
         size = state.graph.shapes[value][axis]
         layout, source = state.input(value)
         part = places.take(range(at, at + size), axis)
-        index = np.broadcast_to(layout.index(), layout.shape).reshape(-1).astype(np.int32)
-        state.move(source, target, index, part.reshape(-1).astype(np.int32), _ROWS if state.images else _FLOATS)
+        state.move(source, target, state.table(layout), part.reshape(-1), _ROWS if state.images else _FLOATS)
         at += size
 
 

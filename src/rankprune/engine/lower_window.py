@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .arena import Buffer
-from .graph import Graph, Node, Unsupported
+from .graph import Node, Unsupported
 from .layout import Layout
 from .native import ACTIVATIONS, LANES, Border, Conv, Planes, Pool, View, Window
-from .packing import PackedWeight, fit
+from .packing import PackedWeight, fit, packing_bytes
 from .shape_choice import default_choice
 
 if TYPE_CHECKING:
@@ -78,17 +78,27 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
     return params, source
 
 
-def among_planes(graph: Graph, value: int, users: list[Node]) -> Layout | None:
+def planes_of(state: Lowering, node: Node, kernel: list[int]) -> PlaneSet:
+    """The planes of a node's input; the attributes are a file's, so that the tables' size is looked at first."""
+    stride, pad, dilation = (node.attrs[k] for k in _WINDOW)
+    state.meter.need(32 * (kernel[0] + 1) * (kernel[1] + 1))
+    return plane_set(state.graph.shapes[node.output], kernel, stride, pad, dilation)
+
+
+def among_planes(state: Lowering, value: int) -> Layout | None:
     """Where a value lies as the centre plane of the one convolution that uses it, which then need not copy it."""
+    graph, users = state.graph, state.users.get(value, [])
     if len(users) != 1 or users[0].op != "conv" or users[0].inputs != [value, *users[0].inputs[1:]]:
         return None
     node = users[0]
-    kernel, (stride, pad, dilation) = list(node.kernel.shape[2:]), (node.attrs[k] for k in _WINDOW)
+    kernel = list(node.kernel.shape[2:])
     channels, height, width = graph.shapes[value]
     out = graph.shapes[node.output]
-    if value in graph.outputs or value in node.inputs[1:] or stride != [1, 1] or kernel == [1, 1]:
+    if value in graph.outputs or value in node.inputs[1:] or kernel == [1, 1]:
         return None
-    made = plane_set(out, kernel, stride, pad, dilation)
+    if node.attrs["stride"] != [1, 1]:
+        return None
+    made = planes_of(state, node, kernel)
     top = -int(made.y_first[0])
     if made.centre < 0 or out[2] != width or top < 0 or top + height > made.rows:
         return None
@@ -106,25 +116,30 @@ def conv(state: Lowering, node: Node) -> None:
         list(node.kernel.shape[2:]),
         *(node.attrs[k] for k in ("stride", "padding", "dilation")),
     )
-    out = state.graph.shapes[node.output]
+    groups = node.attrs["groups"]
     if state.images:
         layout, source = state.input(value)
+        state.meter.need(32 * kernel[0] * kernel[1])
         y = np.arange(kernel[0])[:, None] * dilation[0] * (layout.slab // LANES)
         taps = y + np.arange(kernel[1])[None, :] * dilation[1]
         shift = -pad[0] * layout.slab - pad[1] * LANES
-        _multiply(state, node, source, layout.origin + shift, layout.slab * stride[0], layout.channel, stride[1], taps)
+        _multiply(
+            state, node, source, layout.origin + shift, layout.slab * stride[0], layout.channel, stride[1], taps, groups
+        )
     elif kernel == [1, 1] and stride == [1, 1] and pad == [0, 0]:
         layout, source = state.input(value)
-        _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, np.zeros((1, 1), np.int64))
+        one = np.zeros((1, 1), np.int64)
+        _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups)
     else:
-        made = plane_set(out, kernel, stride, pad, dilation)
+        made = planes_of(state, node, kernel)
         params, source = planes_params(state, node, made, 0.0)
         channels = state.graph.shapes[value][0]
         chan = made.count * made.rows * LANES
         target = source if value in state.in_planes else state.buffer(made.slabs * channels * chan)
         tasks = made.slabs * -(-channels // PLANE_CHANNELS)
-        state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first])
-        _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps)
+        work = made.slabs * channels * chan
+        state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first], work)
+        _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps, groups)
 
 
 def linear(state: Lowering, node: Node) -> None:
@@ -132,21 +147,24 @@ def linear(state: Lowering, node: Node) -> None:
     layout, source = state.input(node.inputs[0])
     if len(layout.shape) != (1 if state.images else 2):
         raise Unsupported("a linear layer over tokens needs one image at a time")
-    _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, np.zeros((1, 1), np.int64))
+    one = np.zeros((1, 1), np.int64)
+    _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups=1)
 
 
 def _multiply(
-    state: Lowering, node: Node, source: Buffer, origin: int, slab: int, channel: int, step: int, taps: np.ndarray
-) -> None:
+    state: Lowering, node: Node, source: Buffer, origin: int, slab: int, channel: int, step: int, taps: np.ndarray,
+    groups: int,
+) -> None:  # fmt: skip
     home = None if state.images else state.home(node)
     out, target = state.output(node.output, home)
-    weight, groups = node.kernel, node.attrs.get("groups", 1)
+    weight = node.kernel
     outputs, inputs = weight.shape[:2]
     channel_rows = channel // LANES
     choice = state.choices.get(state.node)
     if choice is None:
         choice = default_choice(weight, groups, taps, out.rows, out.slabs, state.threads)
     choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs)
+    state.meter.need(packing_bytes(weight, choice))
     packed = state.packs.get(state.node, weight, taps, channel_rows, groups, choice)
     splits = packed.splits(choice.groups)
     state.used[state.node] = choice
@@ -171,7 +189,8 @@ def _multiply(
 
     tasks = out.slabs * -(-out.rows // choice.height) * choice.groups
     arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
-    state.call(params, tasks, uses, arrays)
+    work = out.slabs * out.rows * LANES * (packed.values.size + 4 * packed.starts.size)
+    state.call(params, tasks, uses, arrays, work)
 
 
 def pool(state: Lowering, node: Node) -> None:
@@ -188,9 +207,10 @@ def pool(state: Lowering, node: Node) -> None:
             ),
             out.slabs * channels,
             [source, target],
+            work=out.slabs * channels * out.rows * LANES * (kernel[0] * kernel[1] + 1),
         )  # fmt: skip
         return
-    made = plane_set(state.graph.shapes[node.output], kernel, stride, pad, dilation)
+    made = planes_of(state, node, kernel)
     params, source = planes_params(state, node, made, 0.0 if a["average"] else -np.inf)
     out, target = state.output(node.output)
     offsets = np.ascontiguousarray(made.taps.reshape(-1), np.int64)
@@ -199,7 +219,8 @@ def pool(state: Lowering, node: Node) -> None:
         if a["average"]
         else np.ones(1, np.float32)
     )
-    state.scratch = max(state.scratch, made.count * made.rows * LANES)
+    plane = made.count * made.rows * LANES
+    state.scratch = max(state.scratch, plane)
     state.call(
         lambda: Pool(
             params(0),
@@ -213,6 +234,7 @@ def pool(state: Lowering, node: Node) -> None:
         made.slabs * -(-channels // PLANE_CHANNELS),
         [source, target],
         [made.x_first, made.y_first, offsets, scale],
+        made.slabs * channels * (plane + out.rows * LANES * offsets.size),
     )
 
 
@@ -233,13 +255,13 @@ def _reciprocals(
     return np.ascontiguousarray(table, np.float32)
 
 
-def frame(graph: Graph, value: int) -> tuple[int, int, int, int]:
+def frame(state: Lowering, value: int) -> tuple[int, int, int, int]:
     """Zeros that convolutions over eight images read around this value: top, bottom, left, right."""
-    need = [0, 0, 0, 0]
+    need, graph = [0, 0, 0, 0], state.graph
     if len(graph.shapes[value]) != 3:
         return (0, 0, 0, 0)
     height, width = graph.shapes[value][1:]
-    for node in graph.nodes:
+    for node in state.users.get(value, []):
         if node.op == "conv" and node.inputs[0] == value:
             out = graph.shapes[node.output][1:]
             for axis, size in enumerate((height, width)):
@@ -252,7 +274,7 @@ def frame(graph: Graph, value: int) -> tuple[int, int, int, int]:
 
 def border(state: Lowering, value: int) -> None:
     """Zero the frame of a value, since its place was another's before."""
-    top, bottom, left, right = frame(state.graph, value)
+    top, bottom, left, right = frame(state, value)
     if not top + bottom + left + right:
         return
     layout, target = state.layouts[value], state.places[value]

@@ -11,8 +11,10 @@ import numpy as np
 
 from . import lower_other, lower_window
 from .arena import Buffer, place
+from .check import check
 from .graph import Graph, Node, Unsupported, Weight
 from .layout import Layout, eight_images, flat, one_image
+from .limits import Limits, Meter
 from .native import LANES, Gather, Program
 from .packing import Choice, Packs
 
@@ -38,6 +40,7 @@ class Lowering:
     threads: int
     choices: dict[int, Choice]  # by the node's index
     packs: Packs
+    meter: Meter
     calls: list[Call] = field(default_factory=list)
     of_node: list[int] = field(default_factory=list)  # node index of each call; -1: input or output
     buffers: list[Buffer] = field(default_factory=list)
@@ -55,13 +58,18 @@ class Lowering:
 
     def buffer(self, size: int) -> Buffer:
         step = len(self.calls)
+        self.meter.need(4 * size)
         made = Buffer(size + LANES, step, step)
         self.buffers.append(made)
         return made
 
     def call(
-        self, params: Callable[[], Structure], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = ()
-    ) -> None:
+        self, params: Callable[[], Structure], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = (),
+        work: int | None = None,
+    ) -> None:  # fmt: skip
+        """`work`: multiply-adds, or numbers moved; unless said, each number of the buffers is used once."""
+        self.meter.spend(sum(buffer.size for buffer in uses) if work is None else work)
+        self.meter.keep(sum(array.nbytes for array in arrays))
         step = len(self.calls)
         for buffer in uses:
             buffer.last = max(buffer.last, step)
@@ -75,7 +83,7 @@ class Lowering:
         if layout is None:
             shape = self.graph.shapes[value]
             if self.images:
-                layout = eight_images(shape, lower_window.frame(self.graph, value))
+                layout = eight_images(shape, lower_window.frame(self, value))
             else:
                 layout = one_image(shape)
         self.layouts[value], self.places[value] = layout, self.buffer(layout.size)
@@ -88,7 +96,7 @@ class Lowering:
         value = node.output
         if len(self.graph.shapes[value]) != 3:
             return None
-        found = lower_window.among_planes(self.graph, value, self.users.get(value, []))
+        found = lower_window.among_planes(self, value)
         if found is not None:
             self.in_planes.add(value)
         return found
@@ -100,10 +108,17 @@ class Lowering:
             source = self.places.pop(value)
             self.layouts.pop(value)
             layout, target = self.output(value)
-            to = np.ascontiguousarray(np.broadcast_to(layout.index(), layout.shape).reshape(-1), np.int32)
+            to = self.table(layout)
             index = np.arange(to.size, dtype=np.int32)
             self.move(source, target, index, to, INTO_LANES if self.images else FLOATS)
         return self.layouts[value], self.places[value]
+
+    def table(self, layout: Layout) -> np.ndarray:
+        """Where each number of a value lies, as 32-bit indices for a gather."""
+        if layout.size >= 1 << 31:
+            raise Unsupported(f"a value that takes {layout.size} floats is too large for 32-bit indices")
+        self.meter.need(24 * math.prod(layout.shape))
+        return np.ascontiguousarray(np.broadcast_to(layout.index(), layout.shape).reshape(-1), np.int32)
 
     def move(
         self, source: Buffer | None, target: Buffer, index: np.ndarray, to: np.ndarray, how: int,
@@ -117,7 +132,8 @@ class Lowering:
             return Gather(at, target.at, index.size, how, index.ctypes.data, to.ctypes.data, pointer)
 
         uses = [target] if source is None else [source, target]
-        self.call(params, -(-index.size // GATHER_COUNT), uses, arrays)
+        lanes = LANES if how != FLOATS else 1
+        self.call(params, -(-index.size // GATHER_COUNT), uses, arrays, lanes * index.size)
 
 
 @dataclass(frozen=True)
@@ -136,12 +152,13 @@ class Lowered:
 
 def lower(
     graph: Graph, images: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None,
-    packs: Packs | None = None,
+    packs: Packs | None = None, limits: Limits | None = None,
 ) -> Lowered:  # fmt: skip
-    """Raises Unsupported where this layout cannot serve the graph."""
-    state = Lowering(graph, images, threads, choices or {}, packs or Packs())
-    ins, outs = [], []
+    """Raises Unsupported where this layout cannot serve the graph, Unsound where the graph itself is wrong."""
+    check(graph)
     copies = LANES if images else 1
+    state = Lowering(graph, images, threads, choices or {}, packs or Packs(), Meter(limits or Limits(), copies))
+    ins, outs = [], []
     for value in graph.inputs:
         count = math.prod(graph.shapes[value])
         state.layouts[value] = flat((count,))
@@ -155,7 +172,7 @@ def lower(
         count = math.prod(graph.shapes[value])
         layout, source = state.input(value)
         target = state.buffer(copies * count)
-        index = np.ascontiguousarray(np.broadcast_to(layout.index(), layout.shape).reshape(-1), np.int32)
+        index = state.table(layout)
         state.move(source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if images else FLOATS)
         outs.append((target, count))
     for target, _ in outs:
@@ -163,6 +180,7 @@ def lower(
     for source, _ in ins:
         source.first = 0
     arena = place(state.buffers)
+    state.meter.need(4 * (arena + state.scratch))
     program = Program(variant, threads, arena, state.scratch)
     for made in state.calls:
         program.add(made.params(), made.tasks, made.arrays)

@@ -54,6 +54,14 @@ def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int,
     return replace(choice, width=width, height=height, block=block, groups=split)
 
 
+def packing_bytes(weight: Weight, choice: Choice) -> int:
+    """At most so many bytes are in use while a list is made."""
+    entries = weight.size if choice.dense else weight.nonzeros
+    outputs, inputs = weight.shape[:2]
+    lists = -(-inputs // (choice.block or inputs)) * (outputs // choice.width)
+    return (80 + 4 * choice.width) * entries + 40 * lists
+
+
 def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice) -> Packed:
     """`taps`: offset in rows of each tap of the kernel's window; `channel_rows`: rows between input channels."""
     outputs, inputs = weight.shape[:2]
@@ -122,6 +130,9 @@ class PackedWeight(Weight):
     @property
     def nonzeros(self) -> int:
         return self._count
+
+    def sound(self) -> bool:
+        return True  # its list was made from a weight that is
 
     def entries(self) -> tuple[np.ndarray, np.ndarray]:
         """Channel and tap follow from a row's offset, since no two taps share one."""

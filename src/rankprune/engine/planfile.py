@@ -12,7 +12,7 @@ import hashlib
 import json
 import math
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +22,13 @@ from .._atomic import write_atomic
 from .check import check
 from .graph import Graph, Node, Weight
 from .packing import Choice
+from .schema import shorten
 
 MAGIC = b"RPENGINE"
 VERSION = 2
 _HEAD = struct.Struct("<8sIQ32s")
 _ALIGN = 64
+_DIMENSIONS = 8
 _TYPES = {"f4": np.float32, "i4": np.int32, "i8": np.int64}
 Choices = dict[bool, dict[int, Choice]]
 
@@ -114,55 +116,119 @@ def parse(data: bytes) -> Plan:
     if length > len(body):
         raise DamagedPlan("is damaged: its header is longer than the file")
     try:
-        return _decode(json.loads(bytes(body[:length])), body[length:])
+        return _decode(json.loads(bytes(body[:length]), object_pairs_hook=_distinct), body[length:])
     except DamagedPlan:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        reason = " ".join(f"{type(error).__name__} {error}".split())[:160]
+    except (ValueError, RecursionError) as error:  # Unsound; text that is no JSON, or nested too deeply
+        reason = " ".join(str(error).split())[:160]
         raise DamagedPlan(f"is not a sound plan ({reason}): save it again") from None
 
 
-def _decode(header: dict[str, Any], blobs: memoryview) -> Plan:
-    def array(entry: dict[str, Any], *kinds: str) -> np.ndarray:
-        kind, shape = entry["type"], [_count(n) for n in entry["shape"]]
-        if kind not in kinds:
-            raise DamagedPlan(f"is not a sound plan: an array of {kind} where {kinds[0]} belongs")
-        at, size = (_count(n) for n in header["blobs"][_count(entry["blob"])])
-        if size != math.prod(shape) * np.dtype(_TYPES[kind]).itemsize or at + size > len(blobs) or at % _ALIGN:
-            raise DamagedPlan("is not a sound plan: an array lies outside of the file")
-        return np.frombuffer(blobs[at : at + size], _TYPES[kind]).reshape(shape)
-
-    graph = Graph([tuple(_count(n) for n in shape) for shape in header["shapes"]])
-    graph.inputs, graph.outputs = ([_count(v) for v in header[k]] for k in ("inputs", "outputs"))
-    for entry in header["nodes"]:
-        weight = None
-        if entry["weight"] is not None:
-            shape = tuple(_count(n) for n in entry["weight"]["shape"])
-            position = entry["weight"].get("position")
-            values = array(entry["weight"]["values"], "f4")
-            weight = Weight(shape, values, None if position is None else array(position, "i4"))
-        arrays = {str(k): array(v, "i4" if k == "index" else "f4") for k, v in entry["arrays"].items()}
-        inputs = [_count(v) for v in entry["inputs"]]
+def _decode(header: dict[str, Any], data: memoryview) -> Plan:
+    top = _record(header, "header", "shapes", "inputs", "outputs", "nodes", "blobs", "eight", "choices")
+    blobs = _Blobs(top["blobs"], data)
+    graph = Graph([tuple(_counts(shape)) for shape in _list(top["shapes"])])
+    graph.inputs, graph.outputs = (_counts(top[k]) for k in ("inputs", "outputs"))
+    for found in _list(top["nodes"]):
+        entry = _record(found, "operator", "op", "inputs", "output", "name", "attrs", "arrays", "weight")
+        weight = None if entry["weight"] is None else _weight(entry["weight"], blobs)
+        arrays = {name: blobs.array(array) for name, array in _record(entry["arrays"], "arrays").items()}
         graph.nodes.append(
             Node(
-                str(entry["op"]),
-                inputs,
-                _count(entry["output"]),
-                str(entry["name"]),
-                dict(entry["attrs"]),
-                arrays,
-                weight,
+                _text(entry["op"]), _counts(entry["inputs"]), _count(entry["output"]),
+                _text(entry["name"]), _record(entry["attrs"], "attributes"), arrays, weight,
             )
-        )
+        )  # fmt: skip
+    blobs.finish()
     check(graph)
+    return Plan(graph, _choices(top["choices"], graph), _flag(top["eight"]))
+
+
+def _weight(found: Any, blobs: _Blobs) -> Weight:
+    entry = _record({"position": None, **_record(found, "weight")}, "weight", "shape", "values", "position")
+    values = blobs.array(entry["values"])
+    position = None if entry["position"] is None else blobs.array(entry["position"])
+    return Weight(tuple(_counts(entry["shape"])), values, position)
+
+
+def _choices(found: Any, graph: Graph) -> Choices:
     choices: Choices = {False: {}, True: {}}
-    for images, index, found in header["choices"]:
-        numbers = {k: _count(found[k]) for k in ("width", "height", "block", "groups")}
-        choices[bool(images)][_count(index)] = Choice(**numbers, dense=bool(found["dense"]))
-    return Plan(graph, choices, bool(header["eight"]))
+    for item in _list(found):
+        images, index, entry = _list(item)
+        entry = _record(entry, "choice", *(f.name for f in fields(Choice)))
+        numbers = {name: _count(value) for name, value in entry.items() if name != "dense"}
+        if _count(images) > 1 or _count(index) >= len(graph.nodes):
+            raise DamagedPlan(f"is not a sound plan: a choice for operator {shorten(index)}")
+        choices[bool(images)][index] = Choice(**numbers, dense=_flag(entry["dense"]))
+    return choices
+
+
+class _Blobs:
+    """The arrays behind the header: one after the other, each used once, as `write` lays them out."""
+
+    def __init__(self, places: Any, data: memoryview) -> None:
+        self._data, self._places, self._used, at = data, [], 0, 0
+        for place in _list(places):
+            start, size = _counts(place)
+            if start != at or at + size > len(data):
+                raise DamagedPlan("is not a sound plan: an array lies outside of the file")
+            self._places.append((start, size))
+            at += -(-size // _ALIGN) * _ALIGN
+
+    def array(self, found: Any) -> np.ndarray:
+        entry = _record(found, "array", "type", "shape", "blob")
+        kind, shape = _TYPES.get(_text(entry["type"])), tuple(_counts(entry["shape"]))
+        if kind is None or _count(entry["blob"]) != self._used or self._used == len(self._places):
+            raise DamagedPlan(f"is not a sound plan: an array {shorten(found)}")
+        at, size = self._places[self._used]
+        self._used += 1
+        if size != math.prod(shape) * np.dtype(kind).itemsize or len(shape) > _DIMENSIONS:
+            raise DamagedPlan(f"is not a sound plan: an array of {size} bytes for {shorten(shape)}")
+        return np.frombuffer(self._data[at : at + size], kind).reshape(shape)
+
+    def finish(self) -> None:
+        if self._used != len(self._places):
+            raise DamagedPlan("is not a sound plan: an array belongs to no operator")
+
+
+def _record(value: Any, what: str, *names: str) -> dict[str, Any]:
+    """An object with exactly these fields; without names, with any."""
+    if type(value) is not dict or (names and value.keys() != set(names)):
+        odd = shorten(sorted(value.keys() ^ set(names)) if type(value) is dict else value)
+        raise DamagedPlan(f"is not a sound plan: {what} with other fields than its own ({odd})")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise DamagedPlan("is not a sound plan: a field is given twice")
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise DamagedPlan(f"is not a sound plan: {shorten(value)} where a list belongs")
+    return value
+
+
+def _counts(value: Any) -> list[int]:
+    return [_count(number) for number in _list(value)]
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise DamagedPlan(f"is not a sound plan: {shorten(value)} where a word belongs")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise DamagedPlan(f"is not a sound plan: {shorten(value)} where true or false belongs")
+    return value
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 40:
-        raise DamagedPlan(f"is not a sound plan: {value!r} where a count belongs")
+        raise DamagedPlan(f"is not a sound plan: {shorten(value)} where a count belongs")
     return value

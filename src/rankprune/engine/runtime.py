@@ -8,6 +8,7 @@ import numpy as np
 
 from .engine import Engine, default_threads
 from .graph import Unsupported
+from .limits import Limits, TooLarge
 from .planfile import DamagedPlan, read
 
 __all__ = ["DamagedPlan", "Network", "default_threads", "load"]
@@ -29,10 +30,23 @@ class Network:
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-def load(path: str | Path, threads: int | None = None) -> Network:
-    """A plan that `compile(...).save(path)` wrote; a damaged one is refused in one sentence."""
+def load(
+    path: str | Path, threads: int | None = None, max_memory: float | None = None, max_work: float | None = None
+) -> Network:
+    """A plan that `compile(...).save(path)` wrote; a damaged one is refused in one sentence.
+
+    Args:
+        path: The file.
+        threads: As many as the process may use, unless said.
+        max_memory: Bytes of tables and activations that the network may ask for on one thread. By default 1 GiB or 64
+            times the size of the file, whichever is larger; `math.inf` for any.
+        max_work: Multiply-adds of one image. By default 2e10 or 1e5 for each byte of the file.
+    """
     plan = read(path)
+    limits = Limits.of_file(Path(path).stat().st_size, max_memory, max_work)
     try:
-        return Network(Engine(plan.graph, threads, plan.choices, eight=plan.eight))
+        return Network(Engine(plan.graph, threads, plan.choices, eight=plan.eight, limits=limits))
+    except TooLarge as error:
+        raise DamagedPlan(f"{path} {error}") from None
     except Unsupported as error:
         raise DamagedPlan(f"{path} holds a network the kernels cannot run ({error}): save it again") from None
