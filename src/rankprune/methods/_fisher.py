@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,11 +20,42 @@ _ENTRIES = 1 << 23  # of a double temporary: 64 MB
 
 
 def fisher_gradients(group: Group, masks: Mapping[Site, Tensor], count: int, minibatch: int) -> list[Tensor]:
-    """Up to `count` gradients of the mean loss of `minibatch` samples each, as rows, under the masks, by site.
-
-    The network is in eval mode. All minibatches of a batch are differentiated at once, by `vmap`.
-    """
+    """Up to `count` gradients of the mean loss of `minibatch` samples each, as rows, under the masks, by site."""
     rows = [site.weight.new_zeros(count, site.numel) for site in masks]
+    filled = 0
+    for found in _gradients(group, masks, count, minibatch):
+        for row, gradient in zip(rows, found):
+            row[filled : filled + len(gradient)] = gradient
+        filled += len(found[0])
+    agree(group, rows)
+    return [row[:filled] for row in rows]
+
+
+def fisher_blocks(group: Group, masks: Mapping[Site, Tensor], count: int, minibatch: int, block: int) -> list[Tensor]:
+    """The blocks of mean g gᵀ over the same gradients, in double precision: blocks x block x block, by site.
+
+    They take 8 · block bytes for each weight whatever the number of gradients, which are not kept.
+    """
+    sums: list[Tensor] = []
+    for site in masks:
+        size = min(block, site.numel)
+        sums.append(site.weight.new_zeros(-(-site.numel // size), size, size, dtype=torch.float64))
+    filled = 0
+    for found in _gradients(group, masks, count, minibatch):
+        for total, gradient in zip(sums, found):
+            start = 0
+            for g in _blocks(gradient, block):
+                total[start : start + len(g)].baddbmm_(g.mT, g)
+                start += len(g)
+        filled += len(found[0])
+    for total in sums:
+        total /= filled
+    agree(group, sums)
+    return sums
+
+
+def _gradients(group: Group, masks: Mapping[Site, Tensor], count: int, minibatch: int) -> Iterator[list[Tensor]]:
+    """The gradients a few minibatches at a time, as rows by site, in eval mode, differentiated together by `vmap`."""
     filled = 0
     with probing(group, training=False) as model:
         fixed = {name: p.detach() for name, p in model.named_parameters()}
@@ -38,22 +69,20 @@ def fisher_gradients(group: Group, masks: Mapping[Site, Tensor], count: int, min
         for inputs, targets in batches(group):
             size = min(minibatch, len(inputs))
             number = min(len(inputs) // size, count - filled)
-            parts = [t[: number * size].unflatten(0, (number, size)) for t in (inputs, targets)]
-            with torch.no_grad():
-                found = _each(grad(loss), mine, parts, max(1, _SAMPLES // size))
-                for row, mask, gradient in zip(rows, masks.values(), found.values()):
-                    row[filled : filled + number] = gradient.mul_(mask).flatten(1)
+            whole = [t[: number * size].unflatten(0, (number, size)) for t in (inputs, targets)]
+            for parts in zip(*(t.split(max(1, _SAMPLES // size)) for t in whole)):
+                with torch.no_grad():
+                    found = _each(grad(loss), mine, parts)
+                    yield [g.mul_(mask).flatten(1) for g, mask in zip(found.values(), masks.values())]
             filled += number
             if filled == count:
                 break
-    agree(group, rows)
-    return [row[:filled] for row in rows]
 
 
-def _each(gradient: Callable[..., Any], mine: dict[str, Tensor], parts: list[Tensor], chunk: int) -> dict[str, Tensor]:
+def _each(gradient: Callable[..., Any], mine: dict[str, Tensor], parts: Sequence[Tensor]) -> dict[str, Tensor]:
     """The gradient of each minibatch, stacked; one after the other where the network does not let itself be batched."""
     try:
-        return vmap(gradient, in_dims=(None, 0, 0), chunk_size=chunk)(mine, *parts)
+        return vmap(gradient, in_dims=(None, 0, 0))(mine, *parts)
     except RuntimeError as error:
         log.warning("gradients are taken one by one, since vmap fails on this model: %s", str(error).split("\n")[0])
         found = [gradient(mine, inputs, targets) for inputs, targets in zip(*parts)]
@@ -87,11 +116,15 @@ def inverse_product(rows: Tensor, vector: Tensor, damping: float, block: int) ->
     return torch.cat(pieces).flatten()[: rows.shape[1]]
 
 
+def in_blocks(values: Tensor, block: int) -> Tensor:
+    """Consecutive values (of the last dimension) in blocks; the last is filled with zeros, which F does not couple."""
+    block = min(block, values.shape[-1])
+    return torch.nn.functional.pad(values, (0, -values.shape[-1] % block)).unflatten(-1, (-1, block))
+
+
 def _cut(rows: Tensor, block: int) -> Tensor:
-    """m x n as blocks x m x block, of consecutive columns; the last is filled with zeros, which F does not couple."""
-    block = min(block, rows.shape[1])
-    short = -rows.shape[1] % block
-    return torch.nn.functional.pad(rows, (0, short)).unflatten(1, (-1, block)).transpose(0, 1)
+    """m x n as blocks x m x block, of consecutive columns."""
+    return in_blocks(rows, block).transpose(0, 1)
 
 
 def _blocks(rows: Tensor, block: int) -> Iterator[Tensor]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..method import Group, Site, register
 from ._fisher import fisher_gradients, inverse_diagonal, inverse_product
-from ._surgery import Surgery
+from ._fisher_surgery import FisherSurgery
 
 
 @register(
@@ -19,7 +19,7 @@ from ._surgery import Surgery
               "imagenet": {"gradients": 400, "minibatch": 400, "block": 2000, "damping": 1e-5, "prune_end": 0.4}},
 )  # fmt: skip
 @dataclass
-class WoodFisher(Surgery):
+class WoodFisher(FisherSurgery):
     """Cut gradually the weights that cost least under a quadratic model of the loss, and correct the others for it.
 
     The curvature is the empirical Fisher F = λI + mean g gᵀ of `gradients` gradients over `minibatch` samples each, in
@@ -32,46 +32,16 @@ class WoodFisher(Surgery):
     and 64 MB temporaries. `data` must allow being gone through again, beside the training loop.
     """
 
-    gradients: int = field(default=400, kw_only=True)
-    minibatch: int = field(default=1, kw_only=True)
-    block: int = field(default=2000, kw_only=True)
-    damping: float = field(default=1e-5, kw_only=True)
-    memory: int = field(default=2 * 10**9, kw_only=True)
+    def size(self, site: Site) -> int:
+        return self.gradients * site.numel * site.weight.element_size()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("gradients", "minibatch", "block", "damping"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"woodfisher has {name}={getattr(self, name)!r}: it must be positive")
+    def curvature(self, group: Group, masks: Mapping[Site, Tensor]) -> list[Tensor]:
+        return fisher_gradients(group, masks, self.gradients, self.minibatch)
 
-    def update(self, group: Group) -> None:
-        parts = [{site: site.mask.clone() for site in part} for part in self.parts(group.sites)]
-        rows: list[Tensor] = []
-        for part in parts:
-            rows = fisher_gradients(group, part, self.gradients, self.minibatch)
-            for site, g in zip(part, rows):
-                site.scratch = inverse_diagonal(g, self.damping, self.block).view(site.shape).to(site.weight)
-        super().update(group)
-        changes = {}
-        for part in parts:
-            if len(parts) > 1:  # else they are still here
-                rows = fisher_gradients(group, part, self.gradients, self.minibatch)
-            for (site, before), g in zip(part.items(), rows):
-                assert site.scratch is not None
-                force = torch.where(before & ~site.mask, site.weight / site.scratch, 0.0).flatten()
-                changes[site] = inverse_product(g, force, self.damping, self.block)
-        for site, change in changes.items():
-            site.weight.sub_(change.view(site.shape).to(site.weight))
+    def importance(self, site: Site, curvature: Tensor) -> Tensor:
+        return inverse_diagonal(curvature, self.damping, self.block)
 
-    def parts(self, sites: Sequence[Site]) -> list[list[Site]]:
-        """The sites, in order, in groups whose gradients fit into `memory`."""
-        found: list[list[Site]] = []
-        held = 0
-        for site in sites:
-            size = self.gradients * site.numel * site.weight.element_size()
-            if not found or held + size > self.memory:
-                found.append([])
-                held = 0
-            found[-1].append(site)
-            held += size
-        return found
+    def change(self, site: Site, before: Tensor, curvature: Tensor) -> Tensor:
+        assert site.scratch is not None
+        force = torch.where(before & ~site.mask, site.weight / site.scratch, 0.0).flatten()
+        return inverse_product(curvature, force, self.damping, self.block)
