@@ -147,12 +147,12 @@ class Group:
 
     def run_update(self) -> None:
         """Let the method set its masks for `step`."""
-        with self._own_precision():
+        with self.own_precision():
             self._reserve()
             self.method.update(self)
         self._forget()
 
-    def _own_precision(self) -> torch.autocast:
+    def own_precision(self) -> torch.autocast:
         """That of the weights, where a user steps within autocast: scores and decompositions are not for half of it."""
         return torch.autocast(self.sites[0].weight.device.type, enabled=False)
 
@@ -169,7 +169,7 @@ class Group:
 
     def start(self) -> None:
         """Masks at attach."""
-        with self._own_precision():
+        with self.own_precision():
             self._reserve()
             self.method.start(self)
         self._forget()

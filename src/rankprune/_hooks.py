@@ -99,6 +99,21 @@ class StepHooks:
                 self._gradients[site].run()
             for extra in group.extras:
                 extra.before_step(site)
+        self._before_step(optimizer)
+
+    def _before_step(self, optimizer: Optimizer) -> None:
+        """Let the methods add to the gradients of this optimizer's weights, in the weights' own precision."""
+        for group in self.groups:
+            every = group.method.before_every()
+            if not every or (step := self._clock.steps + 1) % every:
+                continue
+            mine = [site for site in group.sites if site.optimizer is optimizer]
+            with group.own_precision():
+                for site in mine:
+                    site.grad_scale = grad_scale(optimizer)
+                group.method.before_step(mine, group, step)
+                for site in mine:
+                    site.grad_scale = None
 
     def _begin(self, optimizer: Optimizer) -> None:
         self._removed = {}

@@ -92,6 +92,12 @@ class Site:
         grad = local(grad).detach()
         return grad if self.grad_scale is None else grad / self.grad_scale.to(grad)
 
+    @torch.no_grad()
+    def add_gradient(self, term: Tensor) -> None:
+        """Add to the gradient that the optimizer will see, which may still carry a loss scale."""
+        assert self.parameter.grad is not None
+        local(self.parameter.grad).add_(term if self.grad_scale is None else term * self.grad_scale.to(term))
+
     def count(self, mask: Tensor) -> int:
         """True entries of a mask of this site, over all ranks that share it."""
         count = torch.count_nonzero(mask)

@@ -72,6 +72,13 @@ class Method:
         """The step whose update reaches the final budget."""
         return group.updates()[-1] if group.updates() else 0
 
+    def before_every(self) -> int:
+        """Call `before_step` every so many steps; 0: never."""
+        return 0
+
+    def before_step(self, sites: Sequence[Site], group: Group, step: int) -> None:
+        """Just before optimizer step `step` (from 1) is taken: `Site.add_gradient` adds to the gradient it follows."""
+
     def after_step(self, site: Site, group: Group) -> None:
         """Just after an optimizer step was taken, before the mask is applied: the weight may be changed in place."""
 

@@ -35,10 +35,10 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
     return found
 
 
-def check_every(every: object) -> None:
-    """A period of updates."""
-    if not isinstance(every, int) or every < 1:
-        raise ValueError(f"every={every!r} is not a number of steps: give an int of 1 or more")
+def check_every(every: object, name: str = "every") -> None:
+    """Raise unless this is a period in steps."""
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(f"{name}={every!r} is not a number of steps: give an int of 1 or more")
 
 
 def check_share(name: str, share: float) -> None:

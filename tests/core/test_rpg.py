@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
-from rankprune.methods.rpg import set_rank_gradients
+from rankprune.methods._rank_term import RankTerm
 
 
 def golden_net() -> nn.Module:
@@ -199,7 +199,8 @@ def test_zero_weights_do_not_make_it_dense() -> None:
 def test_defaults_are_the_authors() -> None:
     for sparsity, expected in {0.5: (0.5, 0.2), 0.8: (0.5, 0.2), 0.85: (0.5, 0.2), 0.9: (0.5, 0.1), 0.93: (0.5, 0.1),
                                0.95: (3.0, 0.2), 0.98: (4.0, 0.2), 0.999: (4.0, 0.2)}.items():  # fmt: skip
-        assert rp.methods.RPG(sparsity).coefficients() == expected
+        term = rp.methods.RPG(sparsity).rank_term()
+        assert (term.lam, term.delta) == expected
     method = rp.methods.RPG()
     assert (method.every, method.grow, method.prune_end, method.rank_reduction, method.rank_layers) == (
         100,
@@ -278,9 +279,9 @@ def test_an_empty_layer_does_not_count_in_the_mean() -> None:
     sp = rp.attach(model, sgd(model), "rpg", sparsity=0.5, total_steps=500)
     with torch.no_grad():
         model[1].weight.zero_()
-    set_rank_gradients(sp.sites, 3.0, 0.2, "mean")
-    assert torch.allclose(sp.sites[0].scratch, 3.0 * rp.rank.rank_grad(model[0].weight.detach(), 0.2))  # type: ignore[arg-type]
-    assert not sp.sites[1].scratch.any()  # type: ignore[union-attr]
+    first, second = RankTerm(3.0, 0.2).of(sp.sites, lambda site: ~site.mask, 1)
+    assert torch.allclose(first, 3.0 * rp.rank.rank_grad(model[0].weight.detach(), 0.2))
+    assert not second.any()
 
 
 def test_after_the_target_without_rank_it_is_rigl() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
 from rankprune.methods import rpg
+from rankprune.methods._rank_term import RankTerm
 
 
 def grown_by(signal: str, lam: float, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -42,9 +41,9 @@ def test_its_size_is_that_of_the_rank_gradient_where_weights_may_grow() -> None:
     site = max((s for s in sp.sites if s.kind == "conv"), key=lambda s: s.numel)
     site.mask.copy_(torch.rand(site.shape, generator=torch.Generator().manual_seed(0)) < 0.3)
     site.hide(site.weight)
-    rpg.set_rank_gradients([site], lam=3.0, delta=0.2, reduction="mean")
-    size = copy.deepcopy(site.scratch)[~site.mask].square().mean().sqrt()
-    noise = rpg.noise_like(site)
+    (rank,) = RankTerm(3.0, 0.2).of([site], lambda s: ~s.mask, 1)
+    size = rank[~site.mask].square().mean().sqrt()
+    (noise,) = RankTerm(3.0, 0.2, signal="noise").of([site], lambda s: ~s.mask, 1)
     assert noise.shape == site.shape
     assert float(noise.square().mean().sqrt()) == pytest.approx(float(size), rel=0.2)
 

@@ -38,6 +38,7 @@ def load_data(
     normalize: str | None = None,
     limit_train: int | None = None,
     limit_test: int | None = None,
+    holdout: int | None = None,
     rank: int = 0,
     world_size: int = 1,
     workers: int = 0,
@@ -49,7 +50,8 @@ def load_data(
     ``batch_size`` counts one rank's samples. ``normalize`` takes another data set's mean and std ("cifar10",
     "fashion", "imagenet"), as weights trained with them need. ``rand_augment`` (a policy of timm's), ``erase`` (a
     chance) and ``interpolation`` are of an imagefolder. The limits keep so many images, spread over the set.
-    ``repeats`` and ``steps_per_epoch`` are explained at `Sampling`. ``workers`` decode an imagefolder or coco;
+    ``holdout`` tests on so many images of cifar10's or fashion's training set instead of the test set, and does not
+    train on them: for choosing settings. ``repeats`` and ``steps_per_epoch`` are explained at `Sampling`. ``workers`` decode an imagefolder or coco;
     ``download`` fetches a missing cifar10 (call it on one rank first).
     """
     if name not in _NAMES:
@@ -60,6 +62,8 @@ def load_data(
     for key, value in (("rand_augment", rand_augment), ("erase", erase), ("interpolation", interpolation)):
         if name != "imagefolder" and value and value != "bilinear":
             raise DataError(f"{key}={value} is for an imagefolder, and the data set is {name}: leave it out.")
+    if holdout is not None and name not in ("cifar10", "fashion"):
+        raise DataError(f"holdout={holdout} is for cifar10 and fashion, and the data set is {name}: leave it out.")
     for key, given in (("image_size", image_size), ("normalize", normalize)):
         if name == "coco" and given is not None:
             raise DataError(f"{key}={given} is not for coco, whose detectors resize and normalise: leave it out.")
@@ -91,6 +95,8 @@ def load_data(
         if download:
             download_cifar10(Path(root))
         images = read_cifar10(Path(root))
+    if holdout is not None:
+        images = images.held_out(holdout)
     images = images.limited(*limits).at_size(image_size, name)
     drawn = Sampling(len(images.train_labels), len(images.test_labels), **sampling)
     return MemoryData(name, images, 10, drawn, normalize or name, augment)

@@ -33,6 +33,16 @@ class Images:
             self.train_images[first], self.train_labels[first], self.test_images[second], self.test_labels[second]
         )
 
+    def held_out(self, count: int) -> Images:
+        """A part of the training set, spread over it, in the place of the test set, and the rest to train on."""
+        size = len(self.train_labels)
+        if not 0 < count < size:
+            raise DataError(f"holdout={count} is not a part of the {size} training images: give from 1 to {size - 1}.")
+        held = torch.zeros(size, dtype=torch.bool)
+        held[evenly(size, count)] = True
+        images, labels = self.train_images, self.train_labels
+        return Images(images[~held], labels[~held], images[held], labels[held])
+
     def at_size(self, size: int | None, name: str) -> Images:
         """The same at their own size, or at half of it."""
         native = self.train_images.shape[-1]

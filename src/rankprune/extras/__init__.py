@@ -13,9 +13,10 @@ from .ham import HAM
 from .rank_floor import RankFloor
 from .rank_steer import RankSteer
 from .sparseopt import SparseOpt
+from .survival import Survival
 from .tail_taylor import TailTaylor
 
-__all__ = ["HAM", "Grace", "RankFloor", "RankSteer", "SparseOpt", "TailTaylor", "create_extra", "list_extras"]
+__all__ = ["HAM", "Grace", "RankFloor", "RankSteer", "SparseOpt", "Survival", "TailTaylor", "create_extra", "list_extras"]
 
 _EXTRAS: dict[str, type[Extra]] = {cls.name: cls for cls in (Grace, HAM, RankFloor, RankSteer, SparseOpt, TailTaylor)}
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .._site import seeded
 from ..method import DropGrow, Gradual, Group, Site, register
-from ..schedules import Value, value_at
-from ._rank_work import rank_gradients
+from ..schedules import Value, check_every
+from ._rank_term import RankTerm, check_lam
 
 # λ and δ̃ of the authors' ImageNet runs; between them the nearest listed sparsity below holds.
 PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0.2)}
@@ -30,60 +27,61 @@ class RPG(Gradual, DropGrow):
     """
 
     instead: ClassVar[bool] = True
-    lam: Value | None = field(default=None, kw_only=True)
-    delta: Value | None = field(default=None, kw_only=True)
+    lam: Value | str | None = field(default=None, kw_only=True)  # λ, or "ratio:R" of the task gradient
+    delta: Value | None = field(default=None, kw_only=True)  # δ̃
+    rank_on: Literal["growth", "weights", "both"] = field(default="growth", kw_only=True)  # what the rank term steers
+    rank_every: int = field(default=10, kw_only=True)  # with rank_on="weights" or "both": steps between rank gradients
     rank_reduction: Literal["mean", "sum"] = field(default="mean", kw_only=True)  # the code's; the paper writes a sum
     rank_layers: Literal["conv", "all"] = field(default="conv", kw_only=True)
     rank_signal: Literal["rank", "noise"] = field(default="rank", kw_only=True)  # noise: a control, not a method
 
     def __post_init__(self) -> None:
-        choices = {"rank_reduction": ("mean", "sum"), "rank_layers": ("conv", "all"), "rank_signal": ("rank", "noise")}
+        choices = {
+            "rank_on": ("growth", "weights", "both"), "rank_reduction": ("mean", "sum"), "rank_layers": ("conv", "all"),
+            "rank_signal": ("rank", "noise"),
+        }  # fmt: skip
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
-        for name, most in (("lam", math.inf), ("delta", 1.0)):
-            value = getattr(self, name)
-            given = value is not None and not callable(value)
-            if given and not (isinstance(value, (int, float)) and 0.0 <= value <= most):
-                raise ValueError(f"{name}={value!r} is not a number from 0 to {most:g}: give one, or a schedule")
+        check_lam(self.lam)
+        delta = self.delta
+        if delta is not None and not callable(delta) and not (isinstance(delta, (int, float)) and 0.0 <= delta <= 1.0):
+            raise ValueError(f"delta={delta!r} is not a number from 0 to 1: give one, or a schedule")
+        check_every(self.rank_every, "rank_every")
 
     def replaces_step(self) -> bool:
         return self.grow != 0  # without growth it is plain gradual pruning, and the step is taken
 
     def update(self, group: Group) -> None:
-        steered = [site for site in group.sites if self.rank_layers == "all" or site.kind == "conv"]
+        """Algorithm 1: the rank gradients of the weights as they are, then gradual pruning with growth by them."""
+        term, steered = self.rank_term(), self._steered(group.sites)
         if not steered:
             warnings.warn("no convolution among the prunable weights: pass rank_layers='all'", stacklevel=2)
-        lam, delta = (value_at(value, group.step) for value in self.coefficients())
-        if lam and self.replaces_step():
-            set_rank_gradients(steered, lam, delta, self.rank_reduction, group.model)
-            for site in steered if self.rank_signal == "noise" else ():
-                site.scratch = noise_like(site)
+        if self.rank_on != "weights" and self.replaces_step() and term.active(group.step):
+            for site, grad in zip(steered, term.of(steered, lambda s: ~s.mask, group.step, group.model)):
+                site.scratch = grad
         super().update(group)
 
     def grow_score(self, site: Site) -> Tensor:
         """|∂(task loss + λ · rank loss)/∂w|, of the weights as they were when the update began."""
         return site.grad.abs() if site.scratch is None else site.scratch.add_(site.grad).abs_()
 
-    def coefficients(self) -> tuple[Value, Value]:
-        """λ and δ̃; by default those of the authors."""
+    def before_every(self) -> int:
+        return 0 if self.rank_on == "growth" else self.rank_every
+
+    def before_step(self, sites: Sequence[Site], group: Group, step: int) -> None:
+        """Train the active weights by the rank loss too: the objective L_task + λ L_rank as the paper writes it."""
+        term, steered = self.rank_term(), [s for s in self._steered(sites) if s.parameter.grad is not None]
+        if term.active(step):
+            for site, grad in zip(steered, term.of(steered, lambda s: s.mask, step, group.model)):
+                site.add_gradient(grad.mul_(site.mask))
+
+    def rank_term(self) -> RankTerm:
+        """λ and δ̃, by default the authors', with what they act on."""
         assert self.sparsity is not None
         lam, delta = PUBLISHED[max([s for s in PUBLISHED if s <= self.sparsity + 1e-9], default=0.80)]
-        return lam if self.lam is None else self.lam, delta if self.delta is None else self.delta
+        lam, delta = lam if self.lam is None else self.lam, delta if self.delta is None else self.delta
+        return RankTerm(lam, delta, self.rank_reduction, self.rank_signal)
 
-
-def set_rank_gradients(
-    sites: Sequence[Site], lam: float, delta: float, reduction: str, model: nn.Module | None = None
-) -> None:
-    """λ times the gradient of the network's rank loss into each site's scratch; an empty layer does not count."""
-    layers = sum(site.count(site.weight) > 0 for site in sites) if reduction == "mean" else 1
-    for site, grad in zip(sites, rank_gradients(sites, delta, model)):
-        site.scratch = grad.mul_(lam / max(layers, 1))
-
-
-def noise_like(site: Site) -> Tensor:
-    """Normal noise with the root mean square that the rank gradient has where the weight is out and could be grown."""
-    grad, out = site.whole(cast(Tensor, site.scratch)), site.whole(~site.mask)
-    size = (grad[out] if bool(out.any()) else grad).square().mean().sqrt()
-    noise = torch.randn(grad.shape, generator=seeded(site.seed, site.step, f"{site.key}/noise"))
-    return site.part(noise.to(grad) * size)
+    def _steered(self, sites: Sequence[Site]) -> list[Site]:
+        return [site for site in sites if self.rank_layers == "all" or site.kind == "conv"]

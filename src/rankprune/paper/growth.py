@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from rankprune.method import Extra, Group, Site
-from rankprune.methods.rpg import RPG, set_rank_gradients
-from rankprune.schedules import value_at
+from rankprune.methods.rpg import RPG
 from rankprune.topk import keep_largest
 from rankprune.training.folder import RunFolder
 from rankprune.training.interrupt import Interrupt
@@ -64,12 +63,9 @@ class Watch(Extra):
         method = group.method
         assert isinstance(method, RPG)
         steered = [site for site in group.sites if site in self._born and site.kind == "conv"]
-        lam, delta = (value_at(value, group.step) for value in method.coefficients())
-        set_rank_gradients(steered, lam, delta, method.rank_reduction, group.model)
-        for site in steered:
-            count, out, task, rank = int(self._born[site].sum()), ~site.mask, site.grad, site.scratch
-            site.scratch = None
-            assert rank is not None
+        terms = method.rank_term().of(steered, lambda site: ~site.mask, group.step, group.model)
+        for site, rank in zip(steered, terms):
+            count, out, task = int(self._born[site].sum()), ~site.mask, site.grad
             if not count or count > int(out.sum()):
                 continue
             alone, both = (keep_largest(torch.where(out, g.abs(), -torch.inf), count) for g in (task, task + rank))

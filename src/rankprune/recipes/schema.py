@@ -42,6 +42,7 @@ class Data(Section):
     normalize: str | None = None
     limit_train: int | None = Field(default=None, ge=1)
     limit_test: int | None = Field(default=None, ge=1)
+    holdout: int | None = Field(default=None, ge=1)  # test on so many training images, kept out of training
     repeats: int = Field(default=1, ge=1)  # repeated augmentation: versions of an image in a row
     steps_per_epoch: int | None = Field(default=None, ge=1)  # an epoch of so many batches, not of all images
     workers: int = Field(default=0, ge=0)
@@ -150,7 +151,7 @@ class Recipe(Section):
     mix: Mix | None = None
     accumulate: int = Field(default=1, ge=1)  # batches to one optimizer step
     clip_norm: float | None = Field(default=None, gt=0)
-    amp: Literal["off", "bf16", "fp16"] = "off"
+    amp: Literal["off", "auto", "bf16", "fp16"] = "off"  # auto: bf16 where the device multiplies it faster
     channels_last: bool = False
     compile: bool = False
     device: str = "auto"

@@ -39,6 +39,7 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "seed": recipe.seed,
         "epochs": recipe.epochs,
         "steps": progress.step,
+        **_updates(task),
         "target_sparsity": 0.0 if recipe.method is None else recipe.method.sparsity,
         "sparsity": 0.0 if report is None else report.sparsity,
         "kept": sum(row.nonzeros for row in trained) if report is None else report.kept,
@@ -63,3 +64,16 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "seconds": round(progress.seconds, 1),
         **({"note": recipe.note} if recipe.note else {}),
     }
+
+
+def _updates(task: Task) -> dict[str, Any]:
+    """How often the masks moved, and of methods that grow, how much of what was grown stayed."""
+    if task.sparsifier is None:
+        return {}
+    (group,) = task.sparsifier.groups
+    found: dict[str, Any] = {"updates": len(group.updates())}
+    if task.survival is not None:
+        task.survival.look(group)
+        found["survival"] = task.survival.shares(group)
+        found["survival_late"] = task.survival.shares(group, since=0.5)
+    return found

@@ -18,9 +18,12 @@ from rankprune.data import DataError, DataModule, load_data
 from rankprune.data.augment import mixer
 from rankprune.data.coco import CocoData
 from rankprune.data.sampling import seed_of
+from rankprune.extras import Survival
 from rankprune.losses import distill
+from rankprune.method import DropGrow, method_info
 from rankprune.models import ModelError, create_model, load_weights
 from rankprune.models.extra import need
+from rankprune.recipes.names import base_method
 from rankprune.recipes.schema import Recipe
 from rankprune.sparsifier import Sparsifier, attach
 
@@ -48,6 +51,8 @@ class Task:
     scaler: torch.amp.GradScaler
     teacher: nn.Module | None
     steps_per_epoch: int
+    precision: torch.dtype | None = None  # of autocast; None: off
+    survival: Survival | None = None  # counts what becomes of grown weights
     mix: Any = None  # timm's Mixup, which smooths the labels as well
 
     @property
@@ -136,9 +141,9 @@ class Task:
         self.scaler.load_state_dict(state["scaler"])
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if self.recipe.amp == "off":
+        if self.precision is None:
             return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16 if self.recipe.amp == "bf16" else torch.float16)
+        return torch.autocast(self.device.type, self.precision)
 
 
 class _Batches:
@@ -173,8 +178,10 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
     else:
         wrapped = copies(model, world)
     optimizer = build_optimizer(model, recipe.optimizer)
-    sparsifier = None
+    sparsifier, survival = None, None
     if recipe.method is not None:
+        grows = issubclass(method_info(base_method(recipe.method.name)).cls, DropGrow)
+        survival = Survival() if grows else None
         labelled = not isinstance(data, CocoData)  # images of one size, whose labels cross entropy takes
         example = torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device)
         sparsifier = attach(
@@ -185,6 +192,7 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
             total_steps=recipe.epochs * steps_per_epoch,
             dense=recipe.method.dense,
             seed=recipe.seed,
+            extras=() if survival is None else (survival,),
             example=example if labelled else None,
             data=_Batches(data, device) if labelled else None,
             loss_fn=F.cross_entropy if labelled else None,
@@ -204,8 +212,17 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
         scaler=torch.amp.GradScaler(device.type, enabled=recipe.amp == "fp16"),
         teacher=_teacher(recipe, data, device),
         steps_per_epoch=steps_per_epoch,
+        precision=_precision(recipe.amp, device),
+        survival=survival,
         mix=_mix(recipe, data),
     )
+
+
+def _precision(amp: str, device: torch.device) -> torch.dtype | None:
+    """What autocast multiplies in; "auto" is bf16 on an accelerator and on a CPU with instructions for it."""
+    if amp == "auto":
+        amp = "bf16" if device.type != "cpu" or getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else "off"
+    return {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
 
 
 def _device(name: str) -> torch.device:

@@ -1,0 +1,138 @@
+"""The rank term by ratio, and the objective L_task + λ L_rank on the weights themselves: by hand and in training."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import rankprune as rp
+from _nets import batch, cnn, sgd, train
+from rankprune.methods._rank_term import RankTerm
+from rankprune.method import Site
+
+
+def started(method: str = "rpg", **options: object) -> tuple[nn.Module, rp.Sparsifier]:
+    model = cnn()
+    sp = rp.attach(model, sgd(model), method, sparsity=0.8, total_steps=40, every=2, **options)
+    x, y = batch(0)
+    nn.functional.cross_entropy(model(x), y).backward()
+    return model, sp
+
+
+def half(site: Site) -> Tensor:
+    return torch.rand(site.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+
+
+@pytest.mark.parametrize("signal", ["rank", "noise"])
+@pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])
+def test_a_ratio_is_that_of_the_root_mean_squares_where_the_term_acts(ratio: float, signal: str) -> None:
+    _, sp = started()
+    sites = [site for site in sp.sites if site.kind == "conv"]
+    terms = RankTerm(f"ratio:{ratio}", 0.2, signal=signal).of(sites, half, 1)
+    for site, term in zip(sites, terms):
+        where = half(site)
+        task = site.grad[where].square().mean().sqrt()
+        tolerance = 1e-5 if signal == "rank" else 0.35  # noise has the size on average, over few weights
+        assert float(term[where].square().mean().sqrt()) == pytest.approx(ratio * float(task), rel=tolerance)
+
+
+def test_a_ratio_points_where_the_rank_gradient_points() -> None:
+    _, sp = started()
+    sites = [site for site in sp.sites if site.kind == "conv"]
+    plain = RankTerm(1.0, 0.2).of(sites, half, 1)
+    scaled = RankTerm("ratio:2", 0.2).of(sites, half, 1)
+    for a, b in zip(plain, scaled):
+        assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_growth_by_ratio_is_the_same_at_every_scale_of_the_loss() -> None:
+    """A fixed λ is not: that is what the ratio is for."""
+
+    def masks(lam: float | str, scale: float) -> list[Tensor]:
+        model = cnn()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05 / scale)  # the same steps at every scale
+        sp = rp.attach(model, optimizer, "rpg", sparsity=0.9, total_steps=40, every=4, lam=lam, delta=0.2)
+        for step in range(1, 41):
+            x, y = batch(step)
+            (scale * nn.functional.cross_entropy(model(x), y)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [mask.clone() for mask in sp.masks.values()]
+
+    def same(a: list[Tensor], b: list[Tensor]) -> bool:
+        return all(torch.equal(x, y) for x, y in zip(a, b))
+
+    assert same(masks("ratio:1", 1.0), masks("ratio:1", 2.0**6))
+    assert not same(masks(4.0, 1.0), masks(4.0, 2.0**6))
+
+
+@pytest.mark.parametrize("lam", ["ratio:-1", "ratio:", "ratio:x", "0.3", -1.0, True, float("nan"), "ratio:inf"])
+def test_a_lambda_that_is_none_is_a_sentence(lam: object) -> None:
+    with pytest.raises(ValueError, match="lam=.* is neither a number from 0, nor a ratio such as 'ratio:0.3', nor a schedule"):
+        rp.methods.RPG(lam=lam)  # type: ignore[arg-type]
+
+
+def test_the_weights_step_by_task_and_rank_gradient_together() -> None:
+    """One plain SGD step by hand: w - lr (g_task + term), the term masked, on every second step."""
+    model = cnn()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sp = rp.attach(model, optimizer, "rpg", sparsity=0.5, total_steps=400, every=100, rank_on="weights", rank_every=2, lam="ratio:1", delta=0.2)
+    for step in (1, 2):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        conv = [site for site in sp.sites if site.kind == "conv"]
+        terms = RankTerm("ratio:1", 0.2).of(conv, lambda s: s.mask, step)
+        wanted = {s.name: s.weight - 0.1 * (s.grad + t * (step == 2)) for s, t in zip(conv, terms)}
+        optimizer.step()
+        for site in conv:
+            assert torch.allclose(site.weight, wanted[site.name], atol=1e-7), (step, site.name)
+
+
+def test_growth_is_the_default_and_leaves_the_weights_to_the_task() -> None:
+    plain, sp = started(lam=50.0)
+    assert sp.groups[0].method.before_every() == 0
+    other, _ = started(lam=0.0)
+    for model in (plain, other):
+        train(model, sgd(model), 1, 1)
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), other.parameters()))
+
+
+def test_training_by_the_rank_loss_raises_the_rank() -> None:
+    """Theorem 2 of the paper: a step along the rank gradient alone raises the energy beyond rank k."""
+
+    def energy(rank_on: str) -> float:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(8, 16, 3, bias=False))
+        with torch.no_grad():  # nearly of rank 3
+            low = torch.randn(16, 3) @ torch.randn(3, 72)
+            model[0].weight.copy_((low + 0.3 * torch.randn(16, 72)).view(16, 8, 3, 3))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        rp.attach(model, optimizer, "rpg", sparsity=0.01, total_steps=1000, every=500, rank_on=rank_on, rank_every=1, lam=20.0, delta=0.1)
+        for _ in range(30):
+            model[0].weight.grad = torch.zeros_like(model[0].weight)
+            optimizer.step()
+        values = torch.linalg.svdvals(model[0].weight.detach().flatten(1)).square()
+        return float(values[3:].sum() / values.sum())
+
+    assert energy("weights") > 1.5 * energy("growth")
+
+
+def test_a_loss_scale_leaves_the_step_the_same() -> None:
+    """Fused SGD under a GradScaler: a fixed λ is scaled with the gradient, so that what is unscaled is its own size."""
+
+    def weights(scaled: bool) -> list[Tensor]:
+        model = cnn()
+        optimizer = sgd(model, fused=True)
+        rp.attach(model, optimizer, "rpg", sparsity=0.9, total_steps=30, every=10, lam=2.0, rank_on="both", rank_every=2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        for step in range(1, 31):
+            x, y = batch(step)
+            scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+        return [p.detach() for p in model.parameters()]
+
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(False), weights(True)))
