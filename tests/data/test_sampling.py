@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankprune.data import DataError
+from rankprune.data import DataError, load_data
+from rankprune.data.memory import MemoryData
 from rankprune.data.sampling import Sampling, evenly, seed_of
 
 worlds = st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(5, 60), st.integers(1, 40), st.integers(1, 20))
@@ -135,3 +136,24 @@ def test_epochs_of_so_many_steps_cut_the_stream_of_passes(steps: int, train: int
     assert all(torch.equal(a, b) for a, b in zip(stream, passes))
     assert [n for n, _ in cut.train_batches(2, steps - 1)] == [steps - 1]
     assert torch.equal(cut.train_batches(2, steps - 1)[0][1], stream[-1])
+
+
+def test_a_held_out_part_takes_the_place_of_the_test_set_and_is_not_trained_on() -> None:
+    whole = load_data("fashion")
+    held = load_data("fashion", holdout=300)
+    assert isinstance(whole, MemoryData)
+    assert isinstance(held, MemoryData)
+    assert held.test_size == 300
+    assert held.train_size == whole.train_size - 300
+    rows = {bytes(image.numpy().tobytes()) for image in held.images.test_images}
+    trained = {bytes(image.numpy().tobytes()) for image in held.images.train_images}
+    originals = {bytes(image.numpy().tobytes()) for image in whole.images.train_images}
+    assert rows <= originals
+    assert rows.isdisjoint(trained)
+    assert rows.isdisjoint(bytes(image.numpy().tobytes()) for image in whole.images.test_images)
+
+
+@pytest.mark.parametrize("count", [100_000, 0])
+def test_a_held_out_part_is_smaller_than_the_set(count: int) -> None:
+    with pytest.raises(DataError, match=f"holdout={count} is not a part of the"):
+        load_data("fashion", holdout=count)

@@ -71,6 +71,25 @@ def test_the_result_is_that_of_the_saved_model(finished: Path) -> None:
     assert (result["dead_filters"], result["filters"]) == (int(rows.sum()), 34)
 
 
+def test_the_result_counts_updates_and_what_stays_of_growth(finished: Path, tmp_path: Path) -> None:
+    result = json.loads((finished / "result.json").read_text())
+    task = build(small(), data_of(16, 160, 100))
+    assert task.sparsifier is not None
+    assert result["updates"] == len(task.sparsifier.groups[0].updates()) > 3
+    assert 0 <= result["survival"]["3"] <= result["survival"]["1"] <= 1
+    assert result["precision"] == "float32"
+    plain = run(small("fashion-gmp-90", "epochs=2", "amp=bf16"), tmp_path).result
+    assert plain["updates"] > 3
+    assert "survival" not in plain
+    assert plain["precision"] == "bfloat16"
+
+
+def test_precision_by_itself_is_what_the_cpu_multiplies_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fast, dtype in ((True, torch.bfloat16), (False, None)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda fast=fast: fast, raising=False)
+        assert build(small("fashion-dense", "amp=auto", "device=cpu"), data_of(16, 160, 100)).precision == dtype
+
+
 def test_best_is_chosen_among_epochs_at_the_target_only(finished: Path) -> None:
     result = json.loads((finished / "result.json").read_text())
     assert result["best_epoch"] == 3

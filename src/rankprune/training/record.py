@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import nn
 
 from rankprune import flops, rank
@@ -61,6 +62,7 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "bytes_sparse": file.stat().st_size,
         "training_flops": progress.flops,
         "training_share": progress.flops / dense_flops,
+        "precision": str(task.precision or torch.float32).removeprefix("torch."),
         "seconds": round(progress.seconds, 1),
         **({"note": recipe.note} if recipe.note else {}),
     }
