@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
-from rankprune.methods._rank_term import RankTerm
 from rankprune.method import Site
+from rankprune.methods._rank_term import RankTerm
 
 
 def started(method: str = "rpg", **options: object) -> tuple[nn.Module, rp.Sparsifier]:
@@ -69,7 +69,7 @@ def test_growth_by_ratio_is_the_same_at_every_scale_of_the_loss() -> None:
 
 @pytest.mark.parametrize("lam", ["ratio:-1", "ratio:", "ratio:x", "0.3", -1.0, True, float("nan"), "ratio:inf"])
 def test_a_lambda_that_is_none_is_a_sentence(lam: object) -> None:
-    with pytest.raises(ValueError, match="lam=.* is neither a number from 0, nor a ratio such as 'ratio:0.3', nor a schedule"):
+    with pytest.raises(ValueError, match=r"lam=.* is neither a number from 0, nor a ratio such as 'ratio:0\.3', nor a schedule"):
         rp.methods.RPG(lam=lam)  # type: ignore[arg-type]
 
 

@@ -194,3 +194,21 @@ def test_mask_rcnn_and_runtime_are_the_papers(shared: Path) -> None:
         assert [float(x) for x in both] == data["maskrcnn"]["paper"][round(100 * float(sparsity))][WORDS[name.split("\n")[-1].strip()]]
     times = [row for row in latex_rows(shared, "sparsespeed") if row[-1].endswith("ms")]
     assert [[float(ms[:-2]), float(top1)] for _, top1, ms in times] == list(data["runtime"]["paper"].values())
+
+
+def test_the_long_regime_has_a_table_of_its_own(tmp_path: Path) -> None:
+    """What was run, with what became of growth; and no run of it in the tables of short training."""
+    stages = "stages:\n  - {name: long, task: cifar10-long-vgg, methods: [gmp, rpg], sparsities: [99.5], vary: [{method.lam: ['ratio:1']}]}\n"
+    stages += "  - {name: short, task: cifar10-cpu-vgg, methods: [gmp], sparsities: [99.5]}\n"
+    (tmp_path / "queue.yaml").write_text(stages.replace("methods: [gmp, rpg]", "methods: [rpg]"))
+    run = Run("cifar10-long-vgg", "rpg", 99.5, (("method.lam", "ratio:1"),))
+    record = {"run": run.key(), "name": run.name, "seed": 0, "code": "0.1.0-a", "recipe": run.recipe().model_dump(mode="json"), "environment": {}}
+    result = {
+        "accuracy_last": 0.7, "target_sparsity": 0.995, "prunable": 1000, "kept": 5, "delta_rank_ratio": 0.8, "dead_filters": 12,
+        "steps": 62480, "updates": 500, "survival": {"1": 0.5, "3": 0.25, "10": 0.125},
+    }  # fmt: skip
+    Records(tmp_path / "records").add({**record, "result": result})
+    table = build("long", tmp_path)
+    assert (table.done, table.planned) == (1, 1)
+    assert table.rows == [("small VGG", "99.5 %", "RPG", "lam=ratio:1", "70.00", "0.800", "12", "62,480", "500", "0.50", "0.25", "0.12")]
+    assert all("70.00" not in row for name in ("rank", "flops", "combinations") for row in build(name, tmp_path).rows)

@@ -51,8 +51,8 @@ def load_data(
     "fashion", "imagenet"), as weights trained with them need. ``rand_augment`` (a policy of timm's), ``erase`` (a
     chance) and ``interpolation`` are of an imagefolder. The limits keep so many images, spread over the set.
     ``holdout`` tests on so many images of cifar10's or fashion's training set instead of the test set, and does not
-    train on them: for choosing settings. ``repeats`` and ``steps_per_epoch`` are explained at `Sampling`. ``workers`` decode an imagefolder or coco;
-    ``download`` fetches a missing cifar10 (call it on one rank first).
+    train on them: for choosing settings. ``repeats`` and ``steps_per_epoch`` are explained at `Sampling`. ``workers``
+    decode an imagefolder or coco; ``download`` fetches a missing cifar10 (call it on one rank first).
     """
     if name not in _NAMES:
         nearest = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]

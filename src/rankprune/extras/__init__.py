@@ -16,7 +16,9 @@ from .sparseopt import SparseOpt
 from .survival import Survival
 from .tail_taylor import TailTaylor
 
-__all__ = ["HAM", "Grace", "RankFloor", "RankSteer", "SparseOpt", "Survival", "TailTaylor", "create_extra", "list_extras"]
+__all__ = [
+    "HAM", "Grace", "RankFloor", "RankSteer", "SparseOpt", "Survival", "TailTaylor", "create_extra", "list_extras",
+]  # fmt: skip
 
 _EXTRAS: dict[str, type[Extra]] = {cls.name: cls for cls in (Grace, HAM, RankFloor, RankSteer, SparseOpt, TailTaylor)}
 

@@ -79,8 +79,9 @@ class RPG(Gradual, DropGrow):
     def rank_term(self) -> RankTerm:
         """λ and δ̃, by default the authors', with what they act on."""
         assert self.sparsity is not None
-        lam, delta = PUBLISHED[max([s for s in PUBLISHED if s <= self.sparsity + 1e-9], default=0.80)]
-        lam, delta = lam if self.lam is None else self.lam, delta if self.delta is None else self.delta
+        published = PUBLISHED[max([s for s in PUBLISHED if s <= self.sparsity + 1e-9], default=0.80)]
+        lam = published[0] if self.lam is None else self.lam
+        delta = published[1] if self.delta is None else self.delta
         return RankTerm(lam, delta, self.rank_reduction, self.rank_signal)
 
     def _steered(self, sites: Sequence[Site]) -> list[Site]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,9 +13,10 @@ from rankprune.report.drawing import legend, looks, plain, plain_ticks, save
 
 from .evidence import standard_error
 from .queue import read_queue
-from .records import Records
+from .records import Record, Records
 from .runs import Run
 from .table import Evidence, named, numbers
+from .tables_long import by_ratio, is_long
 from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
 
 
@@ -25,19 +27,23 @@ class Point(NamedTuple):
 
 
 Curves = Mapping[str, Sequence[Point]]
+_REGIME = ("cifar10-long-vgg", 99.5)
+_ACCURACY, _RANK = "test accuracy (%)", "δ-rank / full rank, δ = 0.1"
+_SURVIVAL = "grown weights active 10 updates later (%)"
 _TITLES = {"resnet20": "ResNet-20", "vgg": "small VGG"}
 
 
 def write(results: Path) -> list[Path]:
     """All that the records have something for, into figures/ beside them, each by the name of its table."""
     records = Records(results / "records")
-    evidence = Evidence(read_queue(results / "queue.yaml", records), records)
-    return save(_figures(evidence), results / "figures")
+    queue = read_queue(results / "queue.yaml", records)
+    short, regime = Evidence(queue, records, lambda run: not is_long(run)), Evidence(queue, records, is_long)
+    return save(itertools.chain(_figures(short), _long(regime)), results / "figures")
 
 
 def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
-    accuracy = ("accuracy_last", 100.0, "test accuracy (%)")
-    rank = ("delta_rank_ratio", 1.0, "δ-rank / full rank, δ = 0.1")
+    accuracy = ("accuracy_last", 100.0, _ACCURACY)
+    rank = ("delta_rank_ratio", 1.0, _RANK)
     for name, runs, (key, scale, label), where, x_label in (
         ("cifar10", plain_runs(evidence), accuracy, _kept, "weights kept (%)"),
         ("rank", plain_runs(evidence), rank, _kept, "weights kept (%)"),
@@ -51,6 +57,40 @@ def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
     against = {label: _against_lambda(evidence, key, scale) for key, scale, label in (accuracy, rank)}
     if any(curves for curves in against.values()):
         yield "lambda", partial(_panels, panels=against, dress=_dress_lambda)
+
+
+def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
+    """Accuracy, δ-rank and survival against the ratio of rank to task gradient."""
+    kinds: dict[str, tuple[tuple[str, Any], ...]] = {
+        "growth by the rank term": (),
+        "growth by noise of its size": (("method.rank_signal", "noise"),),
+        "weights trained by the rank term": (("method.rank_on", "weights"),),
+        "weights trained by noise of its size": (("method.rank_on", "weights"), ("method.rank_signal", "noise")),
+    }
+    panels: dict[str, dict[str, list[Point]]] = {}
+    for label, settings in kinds.items():
+        for ratio, runs in by_ratio(evidence, *_REGIME, settings).items():
+            for key, scale, name in (("accuracy_last", 100.0, _ACCURACY), ("delta_rank_ratio", 1.0, _RANK)):
+                if (point := _point(evidence, runs, ratio, key, scale)) is not None:
+                    panels.setdefault(name, {}).setdefault(label, []).append(point)
+            shares = [value for record in evidence.records_of(runs) if (value := _survived(record)) is not None]
+            if shares:
+                point = Point(ratio, 100 * statistics.fmean(shares), standard_error(shares))
+                panels.setdefault(_SURVIVAL, {}).setdefault(label, []).append(point)
+    if any(point.x for curves in panels.values() for points in curves.values() for point in points):
+        yield "long", partial(_panels, panels=panels, dress=_dress_ratio)
+
+
+def _survived(record: Record) -> float | None:
+    """Of what was grown, the share still active after ten updates."""
+    return ((record.get("result") or {}).get("survival") or {}).get("10")
+
+
+def _dress_ratio(axes: Any, name: str) -> None:
+    axes.set(xlabel="rank gradient / task gradient", ylabel=name)
+    axes.set_xscale("symlog", linthresh=0.3, base=10)
+    axes.set_xticks([0, 0.3, 1, 3], ["0", "0.3", "1", "3"])
+    axes.minorticks_off()
 
 
 def _point(evidence: Evidence, runs: list[Run], x: float | None, key: str, scale: float) -> Point | None:

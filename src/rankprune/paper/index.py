@@ -10,7 +10,7 @@ from rankprune._atomic import write_atomic
 from rankprune.recipes.errors import RecipeError, nearest
 from rankprune.training.folder import writing
 
-from . import tables_ours, tables_paper
+from . import tables_long, tables_ours, tables_paper
 from .queue import Queue, read_queue
 from .records import Records
 from .runs import Run
@@ -18,6 +18,7 @@ from .table import Evidence, Table, numbers
 from .tables_paper import Scale
 
 TABLES: dict[str, Callable[[Evidence, Scale], Table]] = {
+    "long": tables_long.long,
     "cifar10": partial(tables_paper.accuracies, "cifar10"),
     "imagenet": partial(tables_paper.accuracies, "imagenet"),
     "runtime": tables_paper.runtime,
@@ -41,7 +42,8 @@ def build(name: str, results: Path, scale: Scale = "cpu") -> Table:
         raise RecipeError(f"The paper has no table {name!r}: {nearest(name, TABLES)}")
     records = Records(results / "records")
     queue = read_queue(results / "queue.yaml", records) if scale == "cpu" else full_queue()
-    return TABLES[name](Evidence(queue, records), scale)
+    evidence = Evidence(queue, records, lambda run: tables_long.is_long(run) == (name == "long"))
+    return TABLES[name](evidence, scale)
 
 
 def render(results: Path, scale: Scale = "cpu") -> list[Path]:

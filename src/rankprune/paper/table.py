@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,9 +59,10 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 class Evidence:
     """The planned runs and their records, asked for by what a row of a table says."""
 
-    def __init__(self, queue: Queue, records: Records) -> None:
+    def __init__(self, queue: Queue, records: Records, of: Callable[[Run], bool] = lambda run: True) -> None:
+        """Evidence from the queue's runs, or from those of them that `of` chooses."""
         self.records = records
-        self.runs = queue.runs()
+        self.runs = [run for run in queue.runs() if of(run)]
         self.embedded = on_embedded(self.runs, records)
         self.used: list[Record] = []
         self.asked: set[Run] = set()

@@ -120,5 +120,9 @@ def _checked(method: Method, name: str) -> Method:
             typed[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:
             raise RecipeError(f"{name}: method.{key}={value!r} is wrong: {reason(error.errors()[0])}.") from None
+    try:
+        cls(method.sparsity, **{key: value for key, value in typed.items() if key not in extras})
+    except ValueError as error:  # the class checks what a type cannot say
+        raise RecipeError(f"{name}: method.{error}.") from None
     return Method(name=method.name, sparsity=method.sparsity, dense=method.dense, **typed)
 

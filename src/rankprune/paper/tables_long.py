@@ -1,0 +1,89 @@
+"""The paper's regime at a CPU's scale: does the rank term raise rank, accuracy, or neither, and does growth survive?"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from .evidence import number
+from .runs import Run
+from .table import HONEST, NAMES, Evidence, Table
+from .tables_paper import Scale
+
+PREFIX = "cifar10-long-"
+_NETS = {"vgg": "small VGG", "resnet20": "ResNet-20"}
+_HEAD = (
+    "net", "sparsity", "method", "settings", "accuracy", "δ-rank", "dead", "steps", "updates", "survive 1", "3", "10",
+)  # fmt: skip
+_NOTES = [
+    "survive 1, 3, 10: of the weights that mask updates grew, the share still active 1, 3 and 10 updates later.",
+    "lam=ratio:R: the rank gradient of each layer scaled to R times the root mean square of the task's gradient; "
+    "rank_on=weights: added to the gradient of the active weights every 10 steps, not used for growth; "
+    "rank_signal=noise: noise of the same size in its place, the control.",
+    "δ-rank: mean over the layers of δ-rank / full rank at δ = 0.1; dead: filters without a weight.",
+]
+
+
+def is_long(run: Run) -> bool:
+    """Whether a run is of this regime; tables of 4 epochs and of 40 are never mixed."""
+    return run.task.startswith(PREFIX)
+
+
+def long(evidence: Evidence, scale: Scale) -> Table:
+    """Every setting of the regime with its accuracy, rank and what becomes of growth."""
+    table = Table("long", "40 epochs of CIFAR-10 at 16 pixels, ΔT = 100", _HEAD)
+    seen: dict[tuple[Any, ...], Run] = {}
+    for run in evidence.runs:
+        seen.setdefault((run.task, run.percent, run.method, run.settings, run.pretrained), run)
+    for run in sorted(seen.values(), key=lambda r: (r.task, r.percent or 0.0, r.method, r.pretrained, str(r.settings))):
+        runs = evidence.find(run.task, run.method, run.percent, run.settings, run.pretrained)
+        if not evidence.records_of(runs):  # the table says how many are still to be run
+            continue
+        table.rows.append((
+            _NETS.get(run.task.removeprefix(PREFIX), run.task),
+            f"{run.percent:g} %" if run.percent is not None else "",
+            NAMES.get(run.method, run.method),
+            settings_of(run),
+            evidence.accuracy(runs),
+            evidence.number(runs, "delta_rank_ratio"),
+            evidence.number(runs, "dead_filters", 0),
+            _count(evidence, runs, "steps"),
+            _count(evidence, runs, "updates"),
+            *(survival(evidence, runs, after) for after in ("1", "3", "10")),
+        ))  # fmt: skip
+    table.notes = [*_NOTES, HONEST]
+    return evidence.finish(table)
+
+
+def settings_of(run: Run) -> str:
+    """What sets a run apart from its recipe, in words."""
+    words = [f"{key.removeprefix('method.')}={value}" for key, value in run.settings]
+    return ", ".join([*words, *["from trained weights"] * run.pretrained])
+
+
+def survival(evidence: Evidence, runs: list[Run], after: str) -> str:
+    """The share of grown weights that are active so many updates later; empty for methods that do not grow."""
+    found = [record["result"].get("survival", {}) for record in evidence.records_of(runs) if record.get("result")]
+    values = [shares[after] for shares in found if after in shares]
+    return number(values, 2) if values else ""
+
+
+def _count(evidence: Evidence, runs: list[Run], key: str) -> str:
+    values = evidence.values(runs, key)
+    return f"{statistics.fmean(values):,.0f}" if values else ""
+
+
+def by_ratio(
+    evidence: Evidence, task: str, percent: float, extra: tuple[tuple[str, Any], ...]
+) -> dict[float, list[Run]]:
+    """RPG's runs by the ratio of rank to task gradient, 0 without a rank term."""
+    found: dict[float, list[Run]] = {}
+    for run in evidence.runs:
+        settings = dict(run.settings)
+        lam = settings.pop("method.lam", None)
+        plain = run.task == task and run.percent == percent and run.method == "rpg" and not run.pretrained
+        if plain and lam == 0 and not settings:
+            found.setdefault(0.0, []).append(run)
+        elif plain and isinstance(lam, str) and settings == dict(extra):
+            found.setdefault(float(lam.removeprefix("ratio:")), []).append(run)
+    return dict(sorted(found.items()))
