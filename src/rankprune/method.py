@@ -171,8 +171,12 @@ class Score(Method):
         return group.final
 
     def update(self, group: Group) -> None:
-        group.budget = self.scheduled(group)
-        for site, count in zip(group.sites, group.counts(self.score, group.budget)):
+        self.cut_to(group, self.scheduled(group))
+
+    def cut_to(self, group: Group, budget: int) -> None:
+        """Keep the best of the active weights, by score, that fit into the budget."""
+        group.budget = budget
+        for site, count in zip(group.sites, group.counts(self.score, budget)):
             site.mask.copy_(group.keep(site, self.score, count, among=site.mask))
 
 
