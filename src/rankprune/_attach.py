@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from . import budget as budgets
 from ._discover import find_sites, matches_name
 from ._registry import create, method_info
-from .method import Extra, Group, Method
+from .method import Extra, Group, Method, Periodic
+
+FEW_UPDATES = 20  # below this, attach warns
 
 
 class Sources(NamedTuple):
@@ -54,7 +57,7 @@ def build_groups(
         if not mine:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
         spec, named, own = split_extras(spec, hyper)
-        made, added = as_method(spec, sparsity, own), (*named, *extras)
+        made, added = as_method(spec, sparsity, own).resolved(total_steps), (*named, *extras)
         for extra in added:
             if not isinstance(extra, Extra):
                 way_out = f"write {f'{made.info.name}+{extra}'!r} or pass an object of rankprune.extras"
@@ -117,7 +120,13 @@ def check(group: Group) -> None:
             f"sparsity={method.sparsity} leaves {budgets.kept(total, method.sparsity)} of {total} weights for "
             f"{len(group.sites)} layers: each needs at least one, so ask for less"
         )
-    method.updates(group.total_steps)
+    count = len(method.updates(group.total_steps))
+    if isinstance(method, Periodic) and count < FEW_UPDATES:
+        warnings.warn(
+            f"{name} updates its masks {count} times in {group.total_steps} steps (every={method.every}): fewer than "
+            f"{FEW_UPDATES} updates cut in large jumps or hardly explore; lower every or train longer",
+            stacklevel=4,
+        )
 
 
 def check_sparsity(sparsity: Any, optional: bool = False) -> None:
@@ -140,5 +149,3 @@ def set_costs(model: nn.Module, example: Any, groups: Sequence[Group]) -> None:
         if not found.get(site.name):
             raise ValueError(f"{site.name} took no part in the example's forward pass: leave it out with dense=")
         site.cost = found[site.name]
-
-

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from . import budget as budgets
 from ._site import Site
+from ._summary import Timetable
 from .topk import keep_largest, select
 
 if TYPE_CHECKING:
@@ -72,6 +73,13 @@ class Group:
 
     def updates(self) -> Sequence[int]:
         return self.method.updates(self.total_steps)
+
+    def timetable(self) -> Timetable:
+        """When masks are updated; `reached_at` needs the final budget, so not before `start`."""
+        steps, every = self.updates(), getattr(self.method, "every", None)
+        first, last = (steps[0], steps[-1]) if steps else (0, 0)
+        reached = self.method.reached_at(self)
+        return Timetable(self.method.info.name, len(steps), first, last, reached, self.total_steps, every)
 
     def update_number(self) -> int:
         """Which update this is, from 0. A retried update has the number of the one it stands for."""

@@ -48,6 +48,34 @@ class Report:
         return "\n".join([*([self.title] if self.title else []), *lines, *notes])
 
 
+@dataclass(frozen=True)
+class Timetable:
+    """When a method updates its masks, in optimizer steps from 1."""
+
+    method: str
+    updates: int
+    first: int
+    last: int
+    reached: int  # the step whose update reaches the final sparsity; 0 at attach
+    total_steps: int
+    every: int | None = None  # the period, where there is one
+
+    @property
+    def settled(self) -> int:
+        """Steps left after the last update, which train the final masks."""
+        return self.total_steps - self.last
+
+    def __str__(self) -> str:
+        if not self.updates:
+            return f"{self.method}: pruned at attach; all {self.total_steps:,} steps train the final masks"
+        period = f", every {self.every}" if self.every else ""
+        reached = f"final sparsity from step {self.reached:,} on" if self.reached else "final sparsity from the start"
+        return (
+            f"{self.method}: {self.updates:,} mask updates from step {self.first:,} to {self.last:,}{period}; "
+            f"{reached}; the final masks train for {self.settled:,} of {self.total_steps:,} steps"
+        )
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "kept of sparsity") -> list[str]:
     """Plain aligned columns; those named in `right` are flush right."""
     widths = [max(len(str(row[i])) for row in (head, *rows)) for i in range(len(head))]

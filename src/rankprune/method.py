@@ -15,9 +15,10 @@ from torch import Tensor
 
 from . import budget as budgets
 from ._group import Extra, Group
+from ._periodic import Gradual, Periodic
 from ._registry import MethodInfo, list_methods, method_info, register
 from ._site import Site
-from .schedules import Step, Value, as_step, check_every, cosine, value_at
+from .schedules import Value, cosine, value_at
 
 __all__ = [
     "DropGrow",
@@ -54,6 +55,10 @@ class Method:
         """The optimizer steps (from 1) at which masks are updated."""
         return ()
 
+    def resolved(self, total_steps: int) -> Method:
+        """This method with the settings that follow from the number of steps filled in."""
+        return self
+
     def replaces_step(self) -> bool:
         return self.instead
 
@@ -81,76 +86,6 @@ class Method:
 
     def after_step(self, site: Site, group: Group) -> None:
         """Just after an optimizer step was taken, before the mask is applied: the weight may be changed in place."""
-
-
-@dataclass
-class Periodic:
-    """Mix-in: updates at every, 2 every, … below `update_end`."""
-
-    every: int = field(default=100, kw_only=True)
-    update_end: Step | None = field(default=None, kw_only=True)
-
-    def default_end(self, total_steps: int) -> int:
-        return total_steps + 1
-
-    def end(self, total_steps: int) -> int:
-        if self.update_end is None:
-            return min(self.default_end(total_steps), total_steps + 1)
-        return min(as_step(self.update_end, total_steps, "update_end"), total_steps + 1)
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        check_every(self.every)
-        steps = range(self.every, self.end(total_steps), self.every)
-        if not steps:
-            raise ValueError(
-                f"no mask update fits: total_steps={total_steps} with every={self.every} and updates before step "
-                f"{self.end(total_steps)}; lower every or train longer"
-            )
-        return steps
-
-
-@dataclass
-class Gradual(Periodic):
-    """Mix-in: the budget falls from all weights to the final one along a schedule over the updates.
-
-    Update u (from 0) aims at density d^(u/U), or the cubic of Zhu & Gupta, with U = prune_end // every, and at d from
-    u = U on; the last update lands on d whatever the numbers.
-    """
-
-    at_once: ClassVar[bool] = False
-    prune_end: Step = field(default=0.9, kw_only=True)
-    density_schedule: Literal["exponential", "cubic"] = field(default="exponential", kw_only=True)
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        if self.density_schedule not in ("exponential", "cubic"):
-            raise ValueError(f"density_schedule={self.density_schedule!r} is unknown: use 'exponential' or 'cubic'")
-        return super().updates(total_steps)
-
-    def start(self, group: Group) -> None:
-        """Dense: the budget falls with the updates."""
-
-    def default_end(self, total_steps: int) -> int:
-        """Just past the update that reaches the final density."""
-        return (self._ramp(total_steps) + 1) * self.every + 1
-
-    def _ramp(self, total_steps: int) -> int:
-        return as_step(self.prune_end, total_steps, "prune_end") // self.every
-
-    def scheduled(self, group: Group) -> int:
-        """The budget of the update at `group.step`."""
-        number, ramp = group.update_number(), self._ramp(group.total_steps)
-        if number >= min(ramp, len(group.updates()) - 1):
-            return group.final
-        final = group.final / group.total
-        if self.density_schedule == "exponential":
-            density = final ** (number / ramp)
-        else:
-            density = final + (1 - final) * (1 - number / ramp) ** 3
-        return round(group.total * density)
-
-    def reached_at(self, group: Group) -> int:
-        steps = group.updates()
-        return steps[min(self._ramp(group.total_steps), len(steps) - 1)]
 
 
 @dataclass
@@ -203,6 +138,18 @@ class DropGrow(Periodic, Method):
         if not callable(self.grow) and not (isinstance(self.grow, (int, float)) and 0.0 <= self.grow <= 1.0):
             raise ValueError(f"grow={self.grow!r} is not a share of a layer: give 0 to 1, such as 0.3, or a schedule")
         return super().updates(total_steps)
+
+    def default_end(self, every: int, total_steps: int) -> int:
+        return total_steps  # a weight grown at the last step would stay at 0
+
+    def reached_at(self, group: Group) -> int:
+        return 0  # it starts there, unless it is `Gradual`
+
+    def shortest_period(self) -> int:
+        """An update that takes the place of an optimizer step must leave enough of them to train the weights."""
+        if not self.replaces_step():
+            return 1
+        return 2 if isinstance(self, Gradual) else 5  # a budget that falls needs the updates more
 
     def drop_score(self, site: Site) -> Tensor:
         return site.weight.abs() if self.drop == "magnitude" else relative_importance(site)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 Schedule = Callable[[int], float]
 Value = float | Schedule  # a hyper-parameter: a number, or a callable of the optimizer step
 Step = int | float | str  # 500, 0.8 or "80%"
+AUTHORS_EVERY = 100  # steps between mask updates in RigL, RPG and SET; a derived period is never longer
 
 
 def value_at(value: Value, step: int) -> float:
@@ -39,6 +40,20 @@ def check_every(every: object, name: str = "every") -> None:
     """Raise unless this is a period in steps."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"{name}={every!r} is not a number of steps: give an int of 1 or more")
+
+
+def choose_every(updates: Callable[[int], int], shortest: int = 1) -> int:
+    """A period of updates for a training of any length, given how many updates each period would make.
+
+    The authors' 100 steps where that makes 50 updates or more; otherwise the longest period that makes 100, but not
+    less than `shortest` steps unless nothing else fits.
+    """
+    if updates(AUTHORS_EVERY) >= 50:
+        return AUTHORS_EVERY
+    for every in range(AUTHORS_EVERY, shortest, -1):
+        if updates(every) >= 100:
+            return every
+    return next((every for every in range(shortest, 1, -1) if updates(every)), 1)
 
 
 def check_share(name: str, share: float) -> None:

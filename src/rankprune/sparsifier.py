@@ -15,7 +15,7 @@ from ._hooks import StepHooks
 from ._optimizers import unwrap
 from ._sharding import local
 from ._site import canonical
-from ._summary import Layer, Report
+from ._summary import Layer, Report, Timetable
 from .method import Extra, Group, Method
 
 __all__ = ["NotAtTarget", "Sparsifier", "attach"]
@@ -86,6 +86,15 @@ class Sparsifier(StepHooks):
     def budget(self) -> int:
         """The declared budget now: a method that is exact at every step has just as many True in its masks."""
         return sum(g.budget for g in self.groups)
+
+    @property
+    def timetable(self) -> list[Timetable]:
+        """When masks are updated, one entry per method; `print(sp)` shows it."""
+        return [group.timetable() for group in self.groups]
+
+    def __repr__(self) -> str:
+        head = f"Sparsifier(step {self.step:,} of {self.groups[0].total_steps:,}, target sparsity {self.target:.4%})"
+        return "\n".join([head, *(f"  {entry}" for entry in self.timetable)])
 
     def summary(self) -> Report:
         """Weights kept per layer, and what was left out and why; prints as a table."""

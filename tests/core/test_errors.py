@@ -43,11 +43,11 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "unknown method": (lambda: attach(method="rpgg"), r"no method 'rpgg': did you mean 'rpg'"),
     "unknown hyper": (lambda: attach(lambd=3), r"rpg has no hyper-parameter 'lambd': did you mean 'lam'"),
     "hyper of another": (lambda: attach(method="magnitude", lam=3), r"magnitude has no hyper-parameter 'lam'"),
-    "too short": (lambda: attach(total_steps=50), r"total_steps=50 with every=100"),
+    "too short": (lambda: attach(total_steps=50, every=100), r"total_steps=50 with every=100"),
     "no steps": (lambda: attach(total_steps=0), r"total_steps=0"),
     "float steps": (lambda: attach(total_steps=1e3), r"total_steps=1000.0"),
     "every": (lambda: attach(every=0), r"every=0"),
-    "update_end": (lambda: attach(update_end=40), r"no mask update fits"),
+    "update_end": (lambda: attach(every=100, update_end=40), r"no mask update fits"),
     "grow in percent": (lambda: attach(grow=30), r"grow=30 is not a share of a layer: .* 0.3"),
     "grow below 0": (lambda: attach(method="set", grow=-0.5), r"grow=-0.5 is not a share"),
     "two sparsities": (
@@ -157,7 +157,7 @@ def test_not_at_target_names_the_step() -> None:
     optimizer = sgd(model)
     sp = rp.attach(model, optimizer, "rpg", sparsity=0.9, total_steps=40, every=4)
     train(model, optimizer, 1, 20)
-    with pytest.raises(rp.NotAtTarget, match=r"at step 20 and reaches the 201 asked for at step 40"):
+    with pytest.raises(rp.NotAtTarget, match=r"at step 20 and reaches the 201 asked for at step 36"):
         sp.finalize()
     train(model, optimizer, 21, 22)  # nothing was lost
     report = sp.finalize(project=True)

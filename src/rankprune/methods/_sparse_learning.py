@@ -19,9 +19,6 @@ class SparseLearning(DropGrow):
 
     grow: Value = field(default=0.5, kw_only=True)
 
-    def default_end(self, total_steps: int) -> int:
-        return total_steps  # what is grown at the last step would never be trained
-
     def fraction(self, group: Group) -> float:
         """The prune rate: a cosine over all of training from `grow` to 0.005."""
         first = value_at(self.grow, group.step)

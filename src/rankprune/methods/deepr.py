@@ -52,6 +52,9 @@ class DeepR(Method):
                 site.state["theta"] = -site.part(spread).to(site.weight)
                 site.state["wall"] = 1.0
 
+    def reached_at(self, group: Group) -> int:
+        return super().reached_at(group) if self.soft else 0  # the hard form is exact from the start
+
     def update(self, group: Group) -> None:
         for site in group.sites:
             theta = self.walked(site)

@@ -35,9 +35,8 @@ class DSR(Redistributing):
         if not self.threshold > 0.0:
             raise ValueError(f"threshold={self.threshold!r} stays there when it is doubled: give one above 0, as 1e-3")
 
-    def updates(self, total_steps: int) -> Sequence[int]:
-        super().updates(total_steps)
-        return lengthening(self.every, self.end(total_steps), total_steps)
+    def timetable(self, every: int, total_steps: int) -> Sequence[int]:
+        return lengthening(every, self.end(total_steps, every), total_steps)
 
     def start(self, group: Group) -> None:
         super().start(group)

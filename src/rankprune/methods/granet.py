@@ -29,8 +29,8 @@ class GraNet(Gradual, SparseLearning):
     density_schedule: Literal["exponential", "cubic"] = field(default="cubic", kw_only=True)
     start_density: float = field(default=1.0, kw_only=True)
 
-    def default_end(self, total_steps: int) -> int:
-        return SparseLearning.default_end(self, total_steps)  # regeneration goes on after the last pruning
+    def default_end(self, every: int, total_steps: int) -> int:
+        return SparseLearning.default_end(self, every, total_steps)  # regeneration goes on after the last pruning
 
     def first(self, group: Group) -> int:
         """How many weights are there at the start."""

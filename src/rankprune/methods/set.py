@@ -17,9 +17,6 @@ class SET(DropGrow):
 
     distribution: str = field(default="erk", kw_only=True)
 
-    def default_end(self, total_steps: int) -> int:
-        return total_steps  # what is grown at the last step would never be trained
-
     def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
         """All but the share of the smallest positive and of the smallest negative weights."""
         kept, share = site.mask.new_zeros(site.mask.shape), value_at(self.grow, group.step)

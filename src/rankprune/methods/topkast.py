@@ -48,6 +48,9 @@ class TopKAST(Latent):
         super().start(group)
         self.update(group)
 
+    def reached_at(self, group: Group) -> int:
+        return 0  # sparse from the start
+
     def update(self, group: Group) -> None:
         count = self.backward_count(group)
         for site in group.sites:
