@@ -54,7 +54,9 @@ static bool one(const char* variant, int64_t width, int64_t height, bool at_once
     c.starts = starts.data(); c.base = base.data(); c.splits = splits.data();
     rp_program* p = rp_new(variant, at_once ? 1 : between(1, 3), in_size + 2 * out_size, outs * height * kLanes);
     int64_t parts = (rows + height - 1) / height;
-    if (!p || rp_add(p, kConv, &c, slabs * parts * groups)) return false;
+    auto given = [](const auto& v) { return rp_array{v.data(), int64_t(v.size() * sizeof(v[0]))}; };
+    rp_array arrays[] = {given(values), given(bias), given(offsets), given(starts), given(base), given(splits)};
+    if (!p || rp_add(p, kConv, &c, slabs * parts * groups, arrays, 6)) return false;
     constexpr int64_t kGroups = 3;
     std::vector<float> x(size_t(kGroups * in_size)), r(size_t(kGroups * out_size));
     for (float& v : x) v = uniform();

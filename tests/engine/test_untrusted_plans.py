@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from rankprune.engine import planfile
+from rankprune.engine import lowering, native, planfile, selfcheck
 from rankprune.engine.check import Unsound, check
 from rankprune.engine.graph import Graph, Node, Weight
 from rankprune.engine.packing import Choice
@@ -99,3 +101,101 @@ except runtime.DamagedPlan as error:
     assert path.stat().st_size < 800
     sentence = r"asks for [\d.]+ GB of memory or more, and 1\.07 GB are allowed: pass max_memory=\d+ .* if you trust it\n"
     assert re.search(sentence, done.stdout) if name in REFUSED else done.stdout == ""
+
+
+class Recorder(native.Program):
+    """A program that keeps what was added to it."""
+
+    made: ClassVar[list[Recorder]] = []
+
+    def __init__(self, variant: str, threads: int, arena: int, scratch: int) -> None:
+        super().__init__(variant, threads, arena, scratch)
+        self.sizes, self.calls = (arena, scratch), []
+        Recorder.made.append(self)
+
+    def add(self, params, tasks, arrays=()):
+        self.calls.append((params, tasks, arrays))
+        return super().add(params, tasks, arrays)
+
+
+@pytest.fixture
+def every_call(monkeypatch):
+    """One call of each kind of kernel, with the arena and scratch of its program."""
+    Recorder.made = []
+    monkeypatch.setattr(lowering, "Program", Recorder)
+    for graph, images, choice in [*selfcheck._cases()[:4], selfcheck._cases()[-1]]:
+        lowering.lower(graph, images, "portable", 1, dict.fromkeys(range(len(graph.nodes)), choice))
+    kinds = {type(call[0]): (made.sizes, *call) for made in Recorder.made for call in made.calls}
+    assert set(kinds) == set(native.KINDS)
+    return list(kinds.values())
+
+
+def counters(params, path=()):
+    """The paths of all integers in a structure."""
+    for name, kind in params._fields_:
+        if issubclass(kind, ctypes.Structure):
+            yield from counters(kind, (*path, name))
+        elif kind is ctypes.c_int64:
+            yield (*path, name)
+
+
+def changed(params, path, value):
+    """A copy with another number at a place."""
+    copy = type(params).from_buffer_copy(params)
+    spot = copy
+    for name in path[:-1]:
+        spot = getattr(spot, name)
+    setattr(spot, path[-1], value)
+    return copy
+
+
+UNUSED = {("planes", "at"), ("b", "at")}  # of a pool, which works in the scratch; of an operator with a constant
+
+
+def test_the_kernels_check_what_they_are_given(every_call):
+    """A place beyond the arena, other extents, other tasks or a shorter array: refused before anything runs."""
+    for (arena, scratch), params, tasks, arrays in every_call:
+        made = native.Program("portable", 1, arena, scratch)
+        made.add(params, tasks, arrays)
+        for path in counters(params):
+            if path[-1] == "at" and path not in UNUSED and path[0] != "res":
+                for value in (-8, arena, 1 << 40, (1 << 63) - 8):
+                    with pytest.raises(ValueError, match="would use"):
+                        made.add(changed(params, path, value), tasks, arrays)
+            if path[-1] in ("slabs", "rows", "channels", "outputs", "heads", "count", "out_height", "blocks", "groups"):
+                for value in (0, -1, 1 << 30, 1 << 62):
+                    with pytest.raises(ValueError, match="would use"):
+                        made.add(changed(params, path, value), tasks, arrays)
+        for wrong in (-1, tasks + 1, 1 << 62):
+            with pytest.raises(ValueError, match="another number of tasks"):
+                made.add(params, wrong, arrays)
+        if arrays:
+            with pytest.raises(ValueError, match="an array that is too short or was not given"):
+                made.add(params, tasks, [])
+        with pytest.raises(ValueError, match="would use"):
+            native.Program("portable", 1, 8, 0).add(params, tasks, arrays)
+        assert made.size == 1
+
+
+def test_indices_beyond_the_arena_are_refused():
+    made, one = native.Program("portable", 1, 64, 0), np.zeros(1, np.int32)
+    for move, source, target, sound in ((0, 63, 31, True), (0, 64, 0, False), (0, 0, 32, False), (1, 56, 24, True),
+                                        (1, 57, 0, False), (1, 64, 0, False), (2, 0, 24, True), (2, 0, 25, False),
+                                        (2, -1, 0, False), (0, 0, -1, False), (3, 56, 24, True), (4, 0, 0, False)):  # fmt: skip
+        index, to = one + source, one + target
+        params = native.Gather(0, 32, 1, move, index.ctypes.data, to.ctypes.data, None)
+        if sound:
+            made.add(params, 1, [index, to])
+            continue
+        with pytest.raises(ValueError, match="the operator Gather would use"):
+            made.add(params, 1, [index, to])
+
+
+def test_a_copy_into_the_program_must_fit():
+    made, x = native.Program("portable", 1, 64, 0), np.zeros(100, np.float32)
+    made.run([(x.ctypes.data, 0, 64)], [])
+    for at, count in ((0, 65), (1, 64), (-1, 2), (64, 1), (0, -1), ((1 << 63) - 1, 2)):
+        with pytest.raises(ValueError, match="does not fit the place"):
+            made.run([(x.ctypes.data, at, count)], [])
+        with pytest.raises(ValueError, match="does not fit the place"):
+            made.run_groups([], [(x.ctypes.data, at, count)], 1, 1)

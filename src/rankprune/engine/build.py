@@ -20,7 +20,7 @@ SOURCES = Path(__file__).with_name("kernels")
 NAME = "librankprune.so"
 _UNDER_WAY = ".building-"
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi")
-FILES = ("program", "threads", "variants")
+FILES = ("check", "program", "threads", "variants")
 # Flags by instruction set: the file variant.cpp is compiled once for each.
 _X86: dict[str, tuple[str, ...]] = {
     "portable": (),

@@ -15,7 +15,7 @@ import numpy as np
 from . import build
 
 LANES = 8
-VERSION = 3  # of the kernels' interface and numerics; part of the key of cached choices
+VERSION = 4  # of the kernels' interface and numerics; part of the key of cached choices
 ACTIVATIONS = ("none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh")
 
 
@@ -95,6 +95,10 @@ class Copy(Structure):
     _fields_ = _fields("p:data at count")
 
 
+class Array(Structure):
+    _fields_ = _fields("p:data bytes")
+
+
 class Program:
     """Operators in order over one arena. Arrays given with an operator live as long as the program."""
 
@@ -107,9 +111,16 @@ class Program:
         self.size = 0
 
     def add(self, params: Structure, tasks: int, arrays: Sequence[np.ndarray] = ()) -> int:
+        """Add an operator; raises ValueError if it would leave the arena, or the arrays, which it points to."""
+        name = type(params).__name__
+        if not all(array.flags.c_contiguous for array in arrays):
+            raise ValueError(f"the operator {name} has an array that does not lie in one piece")
+        given = (Array * len(arrays))(*(Array(array.ctypes.data, array.nbytes) for array in arrays))
+        kind = KINDS.index(type(params))
+        wrong = self._lib.rp_add(self._handle, kind, ctypes.byref(params), tasks, given, len(arrays))
+        if wrong:
+            raise ValueError(f"the operator {name} would use {wrong.decode()}")
         self._arrays.extend(arrays)
-        if self._lib.rp_add(self._handle, KINDS.index(type(params)), ctypes.byref(params), tasks):
-            raise RuntimeError(f"the kernels do not know {type(params).__name__}")
         self.size += 1
         return self.size - 1
 
@@ -121,8 +132,7 @@ class Program:
         ins = (Copy * len(inputs))(*(Copy(*c) for c in inputs))
         outs = (Copy * len(outputs))(*(Copy(*c) for c in outputs))
         spent = None if seconds is None else seconds.ctypes.data
-        if self._lib.rp_run(self._handle, ins, len(inputs), outs, len(outputs), spent):
-            raise MemoryError("there is not enough memory for the activations")
+        _ran(self._lib.rp_run(self._handle, ins, len(inputs), outs, len(outputs), spent))
 
     def run_groups(
         self, inputs: Sequence[tuple[int, int, int]], outputs: Sequence[tuple[int, int, int]], groups: int, workers: int
@@ -130,8 +140,7 @@ class Program:
         """Several groups of images, data of the next right after the last's, each group run by one thread."""
         ins = (Copy * len(inputs))(*(Copy(*c) for c in inputs))
         outs = (Copy * len(outputs))(*(Copy(*c) for c in outputs))
-        if self._lib.rp_run_groups(self._handle, ins, len(inputs), outs, len(outputs), groups, workers):
-            raise MemoryError("there is not enough memory for the activations")
+        _ran(self._lib.rp_run_groups(self._handle, ins, len(inputs), outs, len(outputs), groups, workers))
 
     def time(self, index: int, repeats: int) -> float:
         """Least seconds of one operator over some repeats."""
@@ -144,6 +153,13 @@ class Program:
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             self._lib.rp_free(self._handle)
+
+
+def _ran(code: int) -> None:
+    if code == 1:
+        raise MemoryError("there is not enough memory for the activations")
+    if code:
+        raise ValueError("an input or output does not fit the place the program has for it")
 
 
 def cache_folder() -> Path:
@@ -167,7 +183,8 @@ def bind(path: Path) -> Any:
     lib.rp_variant.restype, lib.rp_variant.argtypes = c_char_p, [c_int]
     lib.rp_params_size.restype, lib.rp_params_size.argtypes = c_int64, [c_int64]
     lib.rp_new.restype, lib.rp_new.argtypes = c_void_p, [c_char_p, c_int64, c_int64, c_int64]
-    lib.rp_add.restype, lib.rp_add.argtypes = c_int, [c_void_p, c_int64, c_void_p, c_int64]
+    lib.rp_add.restype = c_char_p
+    lib.rp_add.argtypes = [c_void_p, c_int64, c_void_p, c_int64, POINTER(Array), c_int64]
     lib.rp_run.restype = c_int
     lib.rp_run.argtypes = [c_void_p, POINTER(Copy), c_int64, POINTER(Copy), c_int64, c_void_p]
     lib.rp_run_groups.restype = c_int

@@ -10,6 +10,9 @@
 namespace rankprune {
 
 constexpr int kLanes = 8;
+constexpr int64_t kPlaneChannels = 8;    // channels of a task that makes planes
+constexpr int64_t kLinearOutputs = 16;   // outputs of a task of a linear layer
+constexpr int64_t kGatherCount = 4096;   // elements of a task of a gather
 
 struct View {
     int64_t at, slab, chan;  // in floats; rows follow one another
@@ -121,6 +124,10 @@ struct Border {  // zeroes the frame around the images of a padded value
 #endif
 
 struct rp_program;
+struct rp_array {  // an array that belongs to an operator
+    const void* data;
+    int64_t bytes;
+};
 struct rp_copy {
     float* data;
     int64_t at, count;  // in floats, in the arena; data of the next group follows at once
@@ -129,8 +136,11 @@ RP_API int rp_version();
 RP_API const char* rp_variant(int index);  // usable on this CPU, best first, "portable" last; null past the end
 RP_API int64_t rp_params_size(int64_t kind);
 RP_API rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, int64_t scratch);  // sizes in floats
-RP_API int rp_add(rp_program*, int64_t kind, const void* params, int64_t tasks);  // 0, or 1: no such kind
-// Copies in, runs the operators, copies out; 1: no memory. seconds (or null): the time of each operator is added.
+// Null, or what is wrong with the operator: it would leave the arena, or the arrays it points to, which are given too.
+RP_API const char* rp_add(rp_program*, int64_t kind, const void* params, int64_t tasks, const rp_array* arrays,
+                          int64_t count);
+// Copies in, runs the operators, copies out; 1: no memory, 2: a copy beyond the arena. seconds (or null): the time of
+// each operator is added.
 RP_API int rp_run(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, double* seconds);
 // The same for several groups of images, each run by one of `workers` threads on its own.
 RP_API int rp_run_groups(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups,

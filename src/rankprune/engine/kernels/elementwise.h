@@ -95,8 +95,6 @@ static void run_mean(const void* params, int64_t task, float* arena, float*) {
         arena[p.at + task * p.out_chan] = (sum(total) + rest) * scale;
 }
 
-constexpr int64_t kGatherCount = 4096;  // elements of one task
-
 static void run_gather(const void* params, int64_t task, float* arena, float*) {
     const Gather& p = *static_cast<const Gather*>(params);
     const float* in = p.constant ? p.constant : arena + p.at;

@@ -5,8 +5,6 @@
 namespace rankprune {
 namespace {
 
-constexpr int64_t kLinearOutputs = 16;  // outputs of one task
-
 static void run_linear(const void* params, int64_t task, float* arena, float*) {
     const Linear& p = *static_cast<const Linear*>(params);
     const float* x = arena + p.at;

@@ -112,8 +112,6 @@ static void channel_planes(const Planes& p, int64_t slab, int64_t channel, const
             }
 }
 
-constexpr int64_t kPlaneChannels = 8;  // channels of one task
-
 static void run_planes(const void* params, int64_t task, float* arena, float*) {
     const Planes& p = *static_cast<const Planes*>(params);
     int64_t parts = (p.channels + kPlaneChannels - 1) / kPlaneChannels;

@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "check.h"
 #include "table.h"
 #include "threads.h"
 #include "variants.h"
@@ -17,6 +18,8 @@
 using namespace rankprune;
 
 namespace {
+
+constexpr int64_t kMostFloats = int64_t(1) << 40;  // of an arena or scratch: sizes of all threads' cannot overflow
 
 typedef std::chrono::steady_clock Clock;
 
@@ -105,13 +108,15 @@ struct rp_program {
     }
 };
 
-int rp_version() { return 3; }
+int rp_version() { return 4; }
 
 int64_t rp_params_size(int64_t kind) { return size_of(kind); }
 
 rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, int64_t scratch) {
     const Table* table = find_table(variant);
-    if (!table || threads < 1 || threads > 1024 || arena < 0 || scratch < 0) return nullptr;
+    if (!table || threads < 1 || threads > 1024 || arena < 0 || arena > kMostFloats || scratch < 0 ||
+        scratch > kMostFloats)
+        return nullptr;
     rp_program* p = new (std::nothrow) rp_program;
     if (!p) return nullptr;
     p->table = table;
@@ -121,13 +126,15 @@ rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, int64_t 
     return p;
 }
 
-int rp_add(rp_program* p, int64_t kind, const void* params, int64_t tasks) {
+const char* rp_add(rp_program* p, int64_t kind, const void* params, int64_t tasks, const rp_array* arrays,
+                   int64_t count) {
     int64_t size = size_of(kind);
-    if (!size || tasks < 0) return 1;
+    if (!size) return "an operator there is none of";
+    if (const char* wrong = check(kind, params, tasks, Room{p->arena, p->scratch, arrays, count})) return wrong;
     Operator o{kind, tasks, std::make_unique<int64_t[]>(size_t(size) / 8)};
     std::memcpy(o.params.get(), params, size_t(size));
     p->operators.push_back(std::move(o));
-    return 0;
+    return nullptr;
 }
 
 namespace {
@@ -135,6 +142,12 @@ namespace {
 void copy_in(float* arena, const rp_copy* in, int64_t ins, int64_t group) {
     for (int64_t i = 0; i < ins; i++)
         std::memcpy(arena + in[i].at, in[i].data + group * in[i].count, size_t(in[i].count) * sizeof(float));
+}
+
+bool within(int64_t arena, const rp_copy* copies, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (copies[i].at < 0 || copies[i].count < 0 || copies[i].count > arena - copies[i].at) return false;
+    return true;
 }
 
 void copy_out(const float* arena, const rp_copy* out, int64_t outs, int64_t group) {
@@ -145,6 +158,7 @@ void copy_out(const float* arena, const rp_copy* out, int64_t outs, int64_t grou
 }  // namespace
 
 int rp_run(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, double* seconds) {
+    if (!within(p->arena, in, ins) || !within(p->arena, out, outs)) return 2;
     std::unique_ptr<Memory> m = p->take();
     if (!m->data) return 1;
     copy_in(m->data, in, ins, 0);
@@ -156,6 +170,7 @@ int rp_run(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, in
 
 int rp_run_groups(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups,
                   int64_t workers) {
+    if (!within(p->arena, in, ins) || !within(p->arena, out, outs)) return 2;
     std::atomic<int64_t> next{0};
     std::atomic<int> failed{0};
     auto body = [&](int64_t) {
