@@ -48,7 +48,7 @@ static bool one(const char* variant, int64_t width, int64_t height, bool at_once
     c.res = {in_size, outs * rows * kLanes, rows * kLanes};
     c.out = {in_size + out_size, outs * rows * kLanes, rows * kLanes};
     c.step = kLanes;
-    c.slabs = slabs; c.rows = rows; c.channels = outs; c.activation = kRelu;
+    c.slabs = slabs; c.rows = rows; c.channels = outs; c.activation.kind = kRelu;
     c.width = width; c.height = height; c.groups = groups; c.blocks = blocks;
     c.values = values.data(); c.bias = bias.data(); c.offsets = offsets.data();
     c.starts = starts.data(); c.base = base.data(); c.splits = splits.data();

@@ -68,6 +68,10 @@ def network() -> Graph:
     h = add("attention", [g, g, g], (26, 8), attrs=heads)
     i = add("add", [h, e], (26, 8), attrs={"activation": "none"})
     j = add("mul", [i], (26, 8), attrs={"activation": "sigmoid"}, arrays={"constant": np.full((26, 8), 2, np.float32)})
+    j = add("sub", [j, j], (26, 8), attrs={"activation": "elu", "parameters": [0.5, 2.0]})
+    j = add("div", [i, f], (26, 8), attrs={"activation": "clamp", "parameters": [-3.0, 3.0], "broadcast": [26, 8]})
+    k = add("mean", [j], (8,))
+    j = add("add", [j, k], (26, 8), attrs={"activation": "tanh", "broadcast": [1, 8]})
     k = add("mean", [j], (8,))
     m = add("linear", [k], (5,), attrs={"activation": "none"}, weight=weight(5, 8), arrays=bias(5))
     graph.outputs = [add("softmax", [m], (5,))]

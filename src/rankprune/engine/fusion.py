@@ -7,9 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from .graph import Graph, Node, Weight
+from .native import OPERATIONS
 
 _STORES = ("conv", "linear")  # their kernels add a residual and apply an activation as they store
-_ACTIVE = ("conv", "linear", "add", "mul")
+_ACTIVE = (*_STORES, *OPERATIONS)
 
 
 def fuse(graph: Graph) -> Graph:
@@ -57,7 +58,7 @@ def _fold_affine(graph: Graph, before: Node, node: Node) -> bool:
         return False
     _scale(before, node.weight.dense().reshape(-1))
     before.arrays["bias"] = before.arrays["bias"] + node.arrays["bias"]
-    before.attrs["activation"] = node.attrs["activation"]
+    _activate(before, node)
     return True
 
 
@@ -76,8 +77,15 @@ def _fold_constant(graph: Graph, before: Node, node: Node) -> bool:
         _scale(before, flat[0])
     else:
         before.arrays["bias"] = before.arrays["bias"] + flat[0]
-    before.attrs["activation"] = node.attrs["activation"]
+    _activate(before, node)
     return True
+
+
+def _activate(before: Node, node: Node) -> None:
+    """Give a node the activation of the one after it."""
+    before.attrs["activation"] = node.attrs["activation"]
+    if "parameters" in node.attrs:
+        before.attrs["parameters"] = node.attrs["parameters"]
 
 
 def _scale(node: Node, scale: np.ndarray) -> None:
@@ -93,19 +101,21 @@ def _scale(node: Node, scale: np.ndarray) -> None:
 def _fuse_addition(graph: Graph, before: Node, node: Node) -> bool:
     if before.op not in _STORES or node.op != "add" or len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
         return False
+    if "broadcast" in node.attrs:
+        return False
     other = node.inputs[0] if node.inputs[1] == before.output else node.inputs[1]
     same = graph.shapes[other] == graph.shapes[before.output] == graph.shapes[node.output]
     if before.attrs["activation"] != "none" or len(before.inputs) > 1 or not same:
         return False
     before.inputs.append(other)
-    before.attrs["activation"] = node.attrs["activation"]
+    _activate(before, node)
     return True
 
 
 def _fuse_activation(graph: Graph, before: Node, node: Node) -> bool:
     if node.op != "activation" or before.op not in _ACTIVE or before.attrs["activation"] != "none":
         return False
-    before.attrs["activation"] = node.attrs["activation"]
+    _activate(before, node)
     return True
 
 

@@ -11,7 +11,7 @@ from . import lower_window
 from .arena import Buffer
 from .graph import Node, Unsupported
 from .layout import Layout
-from .native import ACTIVATIONS, LANES, Attention, Binary, Linear, Mean, Norm, Softmax, View
+from .native import LANES, Active, Attention, Linear, Mean, Norm, Softmax, View
 
 if TYPE_CHECKING:
     from .lowering import Lowering
@@ -47,70 +47,12 @@ def linear(state: Lowering, node: Node) -> None:
     def params() -> Linear:
         return Linear(
             source.at, target.at, -1 if res is None else res.at, inputs, outputs,
-            ACTIVATIONS.index(node.attrs["activation"]), values.ctypes.data, bias.ctypes.data,
+            Active.of(node.attrs), values.ctypes.data, bias.ctypes.data,
             None if columns is None else columns.ctypes.data, starts.ctypes.data,
         )  # fmt: skip
 
     arrays = [values, bias, starts] + ([] if columns is None else [columns])
     state.call(params, -(-outputs // LINEAR_OUTPUTS), uses, arrays, values.size + outputs)
-
-
-def binary(state: Lowering, node: Node) -> None:
-    """Sum or product of two values (the second may be one number a channel), or of one and a constant, or of none."""
-    a_layout, a = state.input(node.inputs[0])
-    shape = state.graph.shapes[node.output]
-    uses, b, b_view, whole = [a], None, None, True
-    if len(node.inputs) > 1:
-        other = state.graph.shapes[node.inputs[1]]
-        b_layout, b = state.input(node.inputs[1])
-        b_view, whole = b_layout, other == shape
-        uses.append(b)
-        if not whole and not state.images:
-            b_view, b = _spread(state, b_layout, b, shape[0])
-            uses.append(b)
-    out, target = state.output(node.output)
-    state.meter.need(2 * 4 * out.slabs * out.channels * out.rows * LANES)
-    constant = _constant(node.arrays.get("constant"), out, shape)
-    unary = b is None and constant is None
-
-    def params() -> Binary:
-        view = View(0, 0, 0) if b is None or b_view is None else b_view.view(b.at)
-        return Binary(
-            a_layout.view(a.at), view, out.view(target.at), out.slabs, out.channels, out.rows, node.op == "mul",
-            ACTIVATIONS.index(node.attrs["activation"]), whole, None if constant is None else constant.ctypes.data,
-            unary,
-        )  # fmt: skip
-
-    state.call(params, out.slabs * out.channels, [*uses, target], [] if constant is None else [constant])
-
-
-def _spread(state: Lowering, layout: Layout, source: Buffer, channels: int) -> tuple[Layout, Buffer]:
-    """One number a channel, copied into all lanes of a row."""
-    wide = Layout((channels,), False, 1, channels, 1, channels * LANES, LANES, 0, channels * LANES)
-    target = state.buffer(wide.size)
-    index = np.repeat(state.table(layout), LANES)
-    state.move(source, target, index, np.arange(wide.size, dtype=np.int32), _FLOATS)
-    return wide, target
-
-
-def _constant(array: np.ndarray | None, out: Layout, shape: tuple[int, ...]) -> np.ndarray | None:
-    """A constant of the value's shape as the kernel walks it: [slab][channel][row][8], without frame."""
-    if array is None:
-        return None
-    full = np.zeros((out.slabs, out.channels, out.rows, LANES), np.float32)
-    array = np.broadcast_to(array, shape)
-    if out.images:
-        lanes = array.transpose(1, 0, 2) if len(shape) == 3 else array.reshape(1, -1, 1)
-        full[...] = lanes[..., None]
-    elif len(shape) == 3:
-        padded = np.zeros((*shape[:2], out.slabs * LANES), np.float32)
-        padded[..., : shape[2]] = array
-        full[...] = padded.reshape(*shape[:2], out.slabs, LANES).transpose(2, 0, 1, 3)
-    elif len(shape) == 2:
-        full.reshape(out.channels, -1)[:, : shape[0]] = array.T
-    else:
-        full.reshape(-1)[: array.size] = array.reshape(-1)
-    return full
 
 
 def layernorm(state: Lowering, node: Node) -> None:
@@ -217,6 +159,6 @@ def concat(state: Lowering, node: Node) -> None:
 
 
 HANDLERS = {
-    "linear": linear, "add": binary, "mul": binary, "activation": binary, "layernorm": layernorm, "softmax": softmax,
+    "linear": linear, "layernorm": layernorm, "softmax": softmax,
     "attention": attention, "mean": mean, "gather": gather, "concat": concat,
 }  # fmt: skip

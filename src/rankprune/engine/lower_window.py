@@ -11,7 +11,7 @@ import numpy as np
 from .arena import Buffer
 from .graph import Node, Unsupported
 from .layout import Layout
-from .native import ACTIVATIONS, LANES, Border, Conv, Planes, Pool, View, Window
+from .native import LANES, Active, Border, Conv, Planes, Pool, View, Window
 from .packing import PackedWeight, fit, packing_bytes
 from .shape_choice import default_choice
 
@@ -182,7 +182,7 @@ def _multiply(
         skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
         return Conv(
             View(source.at + origin, slab, channel), out.view(target.at), skip, step * LANES, out.slabs, out.rows,
-            outputs, ACTIVATIONS.index(node.attrs["activation"]), choice.width, choice.height, choice.groups,
+            outputs, Active.of(node.attrs), choice.width, choice.height, choice.groups,
             packed.blocks, packed.values.ctypes.data, bias.ctypes.data, packed.offsets.ctypes.data,
             packed.starts.ctypes.data, packed.base.ctypes.data, splits.ctypes.data,
         )  # fmt: skip

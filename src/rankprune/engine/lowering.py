@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import lower_other, lower_window
+from . import lower_elementwise, lower_other, lower_window
 from .arena import Buffer, place
 from .check import check
 from .graph import Graph, Node, Unsupported, Weight
@@ -197,7 +197,7 @@ def lower(
 
 
 def _handler(node: Node) -> Callable[[Lowering, Node], None]:
-    handler = lower_window.HANDLERS.get(node.op) or lower_other.HANDLERS.get(node.op)
-    if handler is None:
-        raise Unsupported(f"the kernels have no operator {node.op}")
-    return handler
+    for table in (lower_window.HANDLERS, lower_other.HANDLERS, lower_elementwise.HANDLERS):
+        if node.op in table:
+            return table[node.op]
+    raise Unsupported(f"the kernels have no operator {node.op}")

@@ -15,23 +15,36 @@ import numpy as np
 from . import build
 
 LANES = 8
-VERSION = 4  # of the kernels' interface and numerics; part of the key of cached choices
-ACTIVATIONS = ("none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh")
+VERSION = 5  # of the kernels' interface and numerics; part of the key of cached choices
+ACTIVATIONS = (
+    "none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh", "tanh", "leaky_relu",
+    "elu", "mish", "softplus", "clamp", "exp", "sqrt", "abs",
+)  # fmt: skip
+OPERATIONS = ("add", "mul", "sub", "rsub", "div", "rdiv", "maximum", "minimum", "prelu")
 
 
 class View(Structure):
     _fields_ = [("at", c_int64), ("slab", c_int64), ("chan", c_int64)]
 
 
+class Active(Structure):
+    _fields_ = [("kind", c_int64), ("first", c_double), ("second", c_double)]
+
+    @classmethod
+    def of(cls, attrs: dict[str, Any]) -> Active:
+        """The activation that a node's attributes name, with its two parameters."""
+        return cls(ACTIVATIONS.index(attrs["activation"]), *attrs.get("parameters", (0.0, 0.0)))
+
+
 def _fields(text: str) -> list[tuple[str, Any]]:
-    """`v:` views, `p:` pointers, `d:` doubles; the rest are integers."""
-    kinds = {"v": View, "p": c_void_p, "d": c_double}
+    """`v:` views, `a:` activations, `p:` pointers, `d:` doubles; the rest are integers."""
+    kinds = {"v": View, "a": Active, "p": c_void_p, "d": c_double}
     return [(w[2:], kinds[w[0]]) if w[1:2] == ":" else (w, c_int64) for w in text.split()]
 
 
 class Conv(Structure):
     _fields_ = _fields(
-        "v:inp v:out v:res step slabs rows channels activation width height groups blocks p:values p:bias p:offsets "
+        "v:inp v:out v:res step slabs rows channels a:activation width height groups blocks p:values p:bias p:offsets "
         "p:starts p:base p:splits"
     )
 
@@ -55,7 +68,7 @@ class Window(Structure):
 
 
 class Binary(Structure):
-    _fields_ = _fields("v:a v:b v:out slabs channels rows multiply activation b_rows p:constant unary")
+    _fields_ = _fields("v:a v:b v:out b_row slabs channels rows operation a:activation p:constant unary")
 
 
 class Norm(Structure):
@@ -75,7 +88,7 @@ class Mean(Structure):
 
 
 class Linear(Structure):
-    _fields_ = _fields("at out res inputs outputs activation p:values p:bias p:columns p:starts")
+    _fields_ = _fields("at out res inputs outputs a:activation p:values p:bias p:columns p:starts")
 
 
 class Gather(Structure):

@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from .graph import Node, Shape
-from .native import ACTIVATIONS
-from .schema import Array, Operator, integer, integers, number, word
+from .native import ACTIVATIONS, OPERATIONS
+from .schema import Array, Operator, integer, integers, number, numbers, sizes, word
 
 _ACTIVATION = {"activation": word(ACTIVATIONS)}
+_PARAMETERS = {"parameters": numbers(2)}
 _WINDOW = {"stride": integers(2, 1), "padding": integers(2), "dilation": integers(2, 1)}
 _MANY = 1 << 20
 
@@ -51,7 +52,17 @@ def _linear(node: Node, ins: list[Shape], out: Shape) -> bool:
 
 
 def _binary(node: Node, ins: list[Shape], out: Shape) -> bool:
-    return ins[0] == out and (ins[1:] in ([], [out]) or (len(out) == 3 and ins[1] == out[:1]))
+    small = tuple(node.attrs.get("broadcast", out))
+    if ins[0] != out or len(ins) == 1:
+        return ins[0] == out and small == out
+    return (ins[1] == out if small == out else math.prod(ins[1]) == math.prod(small)) and _repeats(small, out)
+
+
+def _repeats(small: Shape, out: Shape) -> bool:
+    """Whether a tensor of shape `small` is repeated along the axes where it has size 1, and only there."""
+    if len(small) != len(out) or (len(out) > 3 and small != out):
+        return False
+    return all(n in (1, size) for n, size in zip(small, out))
 
 
 def _attention(node: Node, ins: list[Shape], out: Shape) -> bool:
@@ -91,8 +102,12 @@ def _bias(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
 
 
 def _constant(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
-    """Instead of a second value."""
-    return {"constant": Array(out)} if len(ins) == 1 else {}
+    """Instead of a second value; of size 1 along the axes where it is repeated."""
+    if len(ins) > 1:
+        return {}
+    found = node.arrays.get("constant")
+    repeats = found is not None and found.ndim == len(out) and all(n in (1, m) for n, m in zip(found.shape, out))
+    return {"constant": Array(found.shape if found is not None and repeats else out)}
 
 
 def _scale_and_shift(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
@@ -100,14 +115,15 @@ def _scale_and_shift(node: Node, ins: list[Shape], out: Shape) -> dict[str, Arra
 
 
 OPERATORS: dict[str, Operator] = {
-    "conv": Operator((1, 2), _conv, {**_WINDOW, "groups": integer(1), **_ACTIVATION}, _bias, 4),
-    "linear": Operator((1, 2), _linear, _ACTIVATION, _bias, 2),
+    "conv": Operator((1, 2), _conv, {**_WINDOW, "groups": integer(1), **_ACTIVATION}, _bias, 4, _PARAMETERS),
+    "linear": Operator((1, 2), _linear, _ACTIVATION, _bias, 2, _PARAMETERS),
     "pool": Operator(
         (1, 1), _pool, {**_WINDOW, "kernel": integers(2, 1), "average": integer(0, 1), "count_pad": integer(0, 1)}
     ),
-    "add": Operator((1, 2), _binary, _ACTIVATION, _constant),
-    "mul": Operator((1, 2), _binary, _ACTIVATION, _constant),
-    "activation": Operator((1, 1), _same, _ACTIVATION),
+    **dict.fromkeys(
+        OPERATIONS, Operator((1, 2), _binary, _ACTIVATION, _constant, 0, {**_PARAMETERS, "broadcast": sizes(3)})
+    ),
+    "activation": Operator((1, 1), _same, _ACTIVATION, optional=_PARAMETERS),
     "layernorm": Operator(
         (1, 1), lambda node, ins, out: len(out) == 2 and ins[0] == out, {"eps": number(0)}, _scale_and_shift
     ),

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from . import operators_view
+from . import operators_elementwise, operators_view
 from .graph import Graph, Unsupported, Weight
 from .lower_window import plane_set
 from .operators_attention import attention
+from .operators_elementwise import constant
 from .packing import REACH
 from .refs import IMAGES, Ref, emit, settle
 
@@ -21,7 +22,7 @@ Handler = Callable[..., Any]
 def find(name: str) -> Handler:
     """The handler of an operator by its full name; in-place ones are the same as the others."""
     base = name.split(".")[1] if name.startswith("aten.") else name
-    for table in (_HANDLERS, operators_view.HANDLERS):
+    for table in (_HANDLERS, operators_elementwise.HANDLERS, operators_view.HANDLERS):
         for key in (base, base.removesuffix("_")):
             if key in table:
                 return table[key]
@@ -132,76 +133,8 @@ def batch_norm(
             graph, "conv", [settle(graph, x)], local.shape, attrs=attrs, weight=kernel,
             arrays={"bias": shift.astype(np.float32)},
         )  # fmt: skip
-    if local.ndim != 1:
-        raise Unsupported("batch norm over something else than images and vectors")
-    first = constant_op(graph, "mul", x, scale.astype(np.float32))
-    return constant_op(graph, "add", first, shift.astype(np.float32))
-
-
-def constant_op(graph: Graph, op: str, x: Ref, constant: np.ndarray) -> Ref:
-    """With a constant that broadcasts against the full shape, batch axis included."""
-    axis = x.batch_axis()
-    if np.broadcast_shapes(constant.shape, x.view.shape) != x.view.shape:
-        raise Unsupported("a constant that is larger than the tensor")
-    full = np.broadcast_to(constant, x.view.shape)
-    if not np.array_equal(full.take(0, axis), full.take(1, axis)):
-        raise Unsupported("a constant that differs between images")
-    source = settle(graph, x)
-    arrays = {"constant": np.array(full.take(0, axis), np.float32)}
-    return emit(graph, op, [source], graph.shapes[source], axis, attrs={"activation": "none"}, arrays=arrays)
-
-
-def elementwise(op: str) -> Handler:
-    def handler(graph: Graph, a: Any, b: Any, *, alpha: float = 1) -> Ref:
-        if alpha != 1:
-            raise Unsupported("a weighted sum")
-        if not isinstance(a, Ref):
-            a, b = b, a
-        if not isinstance(b, Ref):
-            return constant_op(graph, op, a, array(b) if isinstance(b, Tensor) else np.float32(b))
-        if a.view.ndim != b.view.ndim:
-            raise Unsupported("tensors of different rank")
-        if a.view.size < b.view.size:
-            a, b = b, a
-        axis = a.batch_axis()
-        if b.batch_axis() != axis:
-            raise Unsupported("two batch axes")
-        left, right = a.local().shape, b.local().shape
-        if left != right and (len(left) != 3 or right != (left[0], 1, 1)):
-            raise Unsupported("a broadcast that is not over pixels")
-        # One number a channel is a vector to the engine.
-        inputs = [settle(graph, a), settle(graph, b, None if left == right else (left[0],))]
-        return emit(graph, op, inputs, left, axis, attrs={"activation": "none"})
-
-    return handler
-
-
-def scaled(graph: Graph, x: Any, divisor: Any, **_: Any) -> Ref:
-    if isinstance(divisor, Ref) or not isinstance(x, Ref) or _:
-        raise Unsupported("division by a computed tensor")
-    return constant_op(graph, "mul", x, 1.0 / (array(divisor) if isinstance(divisor, Tensor) else np.float32(divisor)))
-
-
-def subtract(graph: Graph, a: Any, b: Any, *, alpha: float = 1) -> Ref:
-    if isinstance(b, Ref) or not isinstance(a, Ref) or alpha != 1:
-        raise Unsupported("a difference of computed tensors")
-    return constant_op(graph, "add", a, -(array(b) if isinstance(b, Tensor) else np.float32(b)))
-
-
-def activation(kind: str) -> Handler:
-    def handler(graph: Graph, x: Ref, *args: Any, approximate: str = "none") -> Ref:
-        name = kind
-        if kind == "hardtanh":
-            if [float(a) for a in args] != [0.0, 6.0]:
-                raise Unsupported("a clamp that is not ReLU6")
-            name = "relu6"
-        elif kind == "gelu" and approximate == "tanh":
-            name = "gelu_tanh"
-        axis = x.batch_axis()
-        source = settle(graph, x)
-        return emit(graph, "activation", [source], graph.shapes[source], axis, attrs={"activation": name})
-
-    return handler
+    first = constant(graph, "mul", x, scale.astype(np.float32).reshape(-1, *[1] * (local.ndim - 1)))
+    return constant(graph, "add", first, shift.astype(np.float32).reshape(-1, *[1] * (local.ndim - 1)))
 
 
 def pool_attrs(average: bool, kernel: Any, stride: Any, padding: Any, dilation: Any, count_pad: bool) -> dict[str, Any]:
@@ -295,9 +228,7 @@ def softmax(graph: Graph, x: Ref, dim: int, *_: Any) -> Ref:
 
 
 _HANDLERS: dict[str, Handler] = {
-    "conv2d": conv2d, "linear": linear, "batch_norm": batch_norm, "add": elementwise("add"), "mul": elementwise("mul"),
-    "div": scaled, "sub": subtract, "max_pool2d": max_pool, "avg_pool2d": avg_pool, "mean": mean,
-    "adaptive_avg_pool2d": adaptive_avg_pool, "layer_norm": layer_norm, "softmax": softmax,
-    "scaled_dot_product_attention": attention, "hardtanh": activation("hardtanh"), "relu6": activation("relu6"),
-    **{name: activation(name) for name in ("relu", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid")},
+    "conv2d": conv2d, "linear": linear, "batch_norm": batch_norm, "max_pool2d": max_pool, "avg_pool2d": avg_pool,
+    "mean": mean, "adaptive_avg_pool2d": adaptive_avg_pool, "layer_norm": layer_norm, "softmax": softmax,
+    "scaled_dot_product_attention": attention,
 }  # fmt: skip

@@ -85,16 +85,23 @@ def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: i
     return whole(graph, output, axis)
 
 
-def settle(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None, constant: np.ndarray | None = None) -> int:
+def settle(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None) -> int:
     """A value that holds one image's view in order (in `shape`), made by a gather unless it is there already."""
     local = ref.local()
-    shape = local.shape if shape is None else shape
-    index = local.reshape(-1)
-    if graph.shapes[ref.value] == tuple(shape) and (index == np.arange(index.size)).all():
-        return ref.value
-    output = graph.value(shape)
-    arrays = {"index": index.reshape(shape).astype(np.int32)}
-    if constant is not None:
-        arrays["constant"] = constant
-    graph.nodes.append(Node("gather", [ref.value], output, arrays=arrays))
+    return pick(graph, ref.value, local if shape is None else local.reshape(shape))
+
+
+def settled(graph: Graph, ref: Ref) -> Ref:
+    """The same tensor as a value of its own, wherever its batch axis is, even as a part of another axis."""
+    apart, _ = ref.apart()
+    made = whole(graph, settle(graph, apart), apart.batch_axis())
+    return Ref(made.value, made.view.reshape(ref.view.shape), made.count)
+
+
+def pick(graph: Graph, value: int, index: np.ndarray) -> int:
+    """A value of the numbers `index` of another one, or that one if they are all its numbers in order."""
+    if graph.shapes[value] == index.shape and (index.reshape(-1) == np.arange(index.size)).all():
+        return value
+    output = graph.value(index.shape)
+    graph.nodes.append(Node("gather", [value], output, arrays={"index": np.asarray(index, np.int32)}))
     return output

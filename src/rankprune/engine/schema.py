@@ -39,6 +39,18 @@ def number(low: float = -math.inf) -> Attribute:
     return lambda value: type(value) in (int, float) and math.isfinite(value) and value >= low
 
 
+def numbers(count: int) -> Attribute:
+    """A list of `count` finite numbers."""
+    one = number()
+    return lambda value: type(value) is list and len(value) == count and all(map(one, value))
+
+
+def sizes(most: int, low: int = 1, high: int = MOST) -> Attribute:
+    """A list of at most `most` integers."""
+    one = integer(low, high)
+    return lambda value: type(value) is list and len(value) <= most and all(map(one, value))
+
+
 def word(known: Sequence[str]) -> Attribute:
     return lambda value: type(value) is str and value in known
 
@@ -66,6 +78,7 @@ class Operator:
         attrs: The attributes, all needed, by name.
         arrays: The arrays, given the node and its (fitting) shapes; indices are checked by `fits`.
         weight: Dimensions of the weight; 0: it has none.
+        optional: Attributes that may be absent.
     """
 
     inputs: tuple[int, int]
@@ -73,14 +86,16 @@ class Operator:
     attrs: Mapping[str, Attribute] = field(default_factory=dict)
     arrays: Callable[[Node, list[Shape], Shape], dict[str, Array]] = _no_arrays
     weight: int = 0
+    optional: Mapping[str, Attribute] = field(default_factory=dict)
 
     def check(self, node: Node, ins: list[Shape], out: Shape) -> None:
         """Raises Unsound with what is wrong."""
         if not self.inputs[0] <= len(ins) <= self.inputs[1]:
             raise Unsound(f"reads {len(ins)} values")
-        _same_names("attribute", node.attrs.keys(), self.attrs.keys(), self.attrs.keys())
-        for name, admits in self.attrs.items():
-            if not admits(node.attrs[name]):
+        known = {**self.attrs, **self.optional}
+        _same_names("attribute", node.attrs.keys(), known.keys(), self.attrs.keys())
+        for name, value in node.attrs.items():
+            if not known[name](value):
                 raise Unsound(f"has {name}={shorten(node.attrs[name])}")
         weight = node.weight
         if (0 if weight is None else len(weight.shape)) != self.weight:

@@ -40,8 +40,63 @@ static inline Vec normal(Vec x) {
 static inline Vec relu6(Vec x) { return min(Vec::of(6.f), max(zero(), x)); }
 static inline Vec hardsigmoid(Vec x) { return relu6(x + Vec::of(3.f)) * Vec::of(1.f / 6); }
 
-static inline Vec activate(Vec x, int64_t kind) {
-    switch (kind) {
+// tanh(x) = 1 - 2 / (exp(2x) + 1), whose relative error is large near 0: a Taylor polynomial there.
+static inline Vec tanh(Vec x) {
+    Vec u = x * x, p = Vec::of(-1382.f / 155925);
+    p = p * u + Vec::of(62.f / 2835);
+    p = p * u + Vec::of(-17.f / 315);
+    p = p * u + Vec::of(2.f / 15);
+    p = p * u + Vec::of(-1.f / 3);
+    p = p * u + Vec::of(1.f);
+    Vec large = Vec::of(1.f) - Vec::of(2.f) / (exp(x + x) + Vec::of(1.f));
+    return select_negative(u - Vec::of(0.16f), x * p, large);
+}
+
+// exp(x) - 1, by its Taylor polynomial near 0 for the same reason.
+static inline Vec expm1(Vec x) {
+    Vec p = Vec::of(1.f / 5040);
+    p = p * x + Vec::of(1.f / 720);
+    p = p * x + Vec::of(1.f / 120);
+    p = p * x + Vec::of(1.f / 24);
+    p = p * x + Vec::of(1.f / 6);
+    p = p * x + Vec::of(0.5f);
+    p = p * x + Vec::of(1.f);
+    return select_negative(x * x - Vec::of(0.16f), x * p, exp(x) - Vec::of(1.f));
+}
+
+// log(1 + z) for 0 <= z <= 1, as 2 atanh(z / (2 + z)).
+static inline Vec log1p_unit(Vec z) {
+    Vec s = z / (Vec::of(2.f) + z), u = s * s, p = Vec::of(1.f / 15);
+    p = p * u + Vec::of(1.f / 13);
+    p = p * u + Vec::of(1.f / 11);
+    p = p * u + Vec::of(1.f / 9);
+    p = p * u + Vec::of(1.f / 7);
+    p = p * u + Vec::of(1.f / 5);
+    p = p * u + Vec::of(1.f / 3);
+    p = p * u + Vec::of(1.f);
+    return (s + s) * p;
+}
+
+static inline Vec magnitude(Vec x) { return select_negative(x, zero() - x, x); }
+
+static inline Vec softplus(Vec x) { return max(zero(), x) + log1p_unit(exp(zero() - magnitude(x))); }
+
+// x tanh(softplus(x)) = x n / (n + 2) with n = e^x (e^x + 2); from 20 on it is x.
+static inline Vec mish(Vec x) {
+    Vec e = exp(min(Vec::of(20.f), x)), n = e * (e + Vec::of(2.f));
+    return x * (n / (n + Vec::of(2.f)));
+}
+
+static inline Vec square_root(Vec x) {
+    alignas(32) float t[kLanes];
+    x.store(t);
+    for (float& v : t) v = __builtin_sqrtf(v);
+    return Vec::load(t);
+}
+
+static inline Vec activate(Vec x, const Active& how) {
+    Vec a = Vec::of(float(how.first)), b = Vec::of(float(how.second));
+    switch (how.kind) {
         case kRelu: return max(zero(), x);
         case kRelu6: return relu6(x);
         case kHardswish: return x * hardsigmoid(x);
@@ -53,6 +108,15 @@ static inline Vec activate(Vec x, int64_t kind) {
         }
         case kSigmoid: return sigmoid(x);
         case kSilu: return x * sigmoid(x);
+        case kTanh: return tanh(x);
+        case kLeakyRelu: return select_negative(x, x * a, x);
+        case kElu: return select_negative(x, a * expm1(b * x), x);
+        case kMish: return mish(x);
+        case kSoftplus: return select_negative(b - a * x, x, softplus(a * x) / a);
+        case kClamp: return min(b, max(a, x));
+        case kExp: return exp(x);
+        case kSqrt: return square_root(x);
+        case kAbs: return magnitude(x);
         default: return x;
     }
 }

@@ -13,6 +13,7 @@ constexpr int kLanes = 8;
 constexpr int64_t kPlaneChannels = 8;    // channels of a task that makes planes
 constexpr int64_t kLinearOutputs = 16;   // outputs of a task of a linear layer
 constexpr int64_t kGatherCount = 4096;   // elements of a task of a gather
+constexpr int64_t kBinaryRows = 512;     // rows of a task of a sum, a product or an activation
 
 struct View {
     int64_t at, slab, chan;  // in floats; rows follow one another
@@ -20,14 +21,22 @@ struct View {
 
 enum Kind : int64_t { kConv, kPlanes, kPool, kWindow, kBinary, kNorm, kSoftmax, kAttention, kMean, kLinear, kGather,
                       kBorder, kKinds };
-enum Activation : int64_t { kNone, kRelu, kRelu6, kHardswish, kGelu, kSigmoid, kSilu, kHardsigmoid, kGeluTanh };
+enum Activation : int64_t { kNone, kRelu, kRelu6, kHardswish, kGelu, kSigmoid, kSilu, kHardsigmoid, kGeluTanh, kTanh,
+                            kLeakyRelu, kElu, kMish, kSoftplus, kClamp, kExp, kSqrt, kAbs, kActivations };
+// Of a result. first and second: slope (leaky ReLU), a and b of a (exp(b x) - 1) (ELU, CELU), beta and threshold
+// (softplus), lowest and highest (clamp).
+struct Active {
+    int64_t kind;
+    double first, second;
+};
 
 // Sparse convolution, and linear layers over tokens or over lanes of images: for each output channel a list of
 // (offset of the tap in rows, value).
 struct Conv {
     View in, out, res;  // res.at < 0: no residual
     int64_t step;       // floats between the inputs of two successive output rows
-    int64_t slabs, rows, channels, activation;
+    int64_t slabs, rows, channels;
+    Active activation;
     int64_t width, height;        // kernel shape: output channels at once, rows at once
     int64_t groups, blocks;       // of output channels to share out; of input channels to stay in cache
     const float *values, *bias;   // values: `width` a tap
@@ -65,11 +74,13 @@ struct Window {
     int64_t kernel_y, kernel_x, stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x, average, count_pad;
 };
 
+enum Operation : int64_t { kAdd, kMul, kSub, kReverseSub, kDiv, kReverseDiv, kMaximum, kMinimum, kPrelu, kOperations };
 struct Binary {  // out = activation(a op b)
-    View a, b, out;
-    int64_t slabs, channels, rows, multiply, activation;
-    int64_t b_rows;             // 0: one row of b serves all rows of a channel, and one slab all slabs
-    const float* constant;      // instead of b, laid out like out (null: none; b ignored)
+    View a, b, out;             // b broadcasts along slabs, channels or rows where its stride is 0
+    int64_t b_row;              // floats between rows of b: 0 or 8
+    int64_t slabs, channels, rows, operation;
+    Active activation;
+    const float* constant;      // b lies there instead of in the arena (null: in the arena)
     int64_t unary;              // only the activation
 };
 
@@ -97,7 +108,8 @@ struct Mean {  // over all pixels of a channel
 };
 
 struct Linear {  // of one vector
-    int64_t at, out, res, inputs, outputs, activation;
+    int64_t at, out, res, inputs, outputs;
+    Active activation;
     const float *values, *bias;
     const uint16_t* columns;  // null: dense, rows of `inputs` rounded up to 8
     const int64_t* starts;

@@ -75,7 +75,7 @@ struct Checker {
         return sound;
     }
 
-    void activation(int64_t kind) { need(between(kNone, kind, kGeluTanh), "an unknown activation"); }
+    void activation(const Active& a) { need(between(kNone, a.kind, kActivations - 1), "an unknown activation"); }
 
     // Ascending bounds of so many lists, from 0 on; the last one, or -1.
     int64_t ascending(const int64_t* bounds, int64_t lists) {
@@ -186,15 +186,20 @@ struct Checker {
         counts({p.slabs, p.channels, p.rows});
         activation(p.activation);
         if (wrong) return;
-        tasks(Wide(p.slabs) * p.channels, given);
+        need(between(0, p.operation, kOperations - 1), "an unknown operation");
+        need(p.b_row == 0 || p.b_row == kLanes, "rows of an operand that do not follow one another");
+        tasks(Wide(p.slabs) * p.channels * parts(p.rows, kBinaryRows), given);
         view(p.a, p.slabs, p.channels, Wide(p.rows) * kLanes);
         view(p.out, p.slabs, p.channels, Wide(p.rows) * kLanes);
-        if (p.constant)
-            array(p.constant, Wide(p.slabs) * p.channels * p.rows * kLanes);
-        else if (!p.unary)
-            view(p.b, p.b_rows ? p.slabs : 1, p.channels, Wide(p.b_rows ? p.rows : 1) * kLanes);
-        else
+        Wide floats = Wide(p.rows - 1) * p.b_row + kLanes;
+        if (p.constant) {
+            need(p.b.slab >= 0 && p.b.chan >= 0, "a negative stride");
+            array(p.constant, Wide(p.slabs - 1) * p.b.slab + Wide(p.channels - 1) * p.b.chan + floats);
+        } else if (!p.unary) {
+            view(p.b, p.slabs, p.channels, floats);
+        } else {
             span(p.b.at, 0, false);
+        }
     }
 
     void norm(const Norm& p, int64_t given) {

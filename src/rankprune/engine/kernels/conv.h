@@ -17,7 +17,8 @@ struct Run {
     float* partial;
     const float* res;      // null: none
     float* out;            // null: the sums stay in `partial` for the next block
-    int64_t res_chan, out_chan, activation;
+    int64_t res_chan, out_chan;
+    Active activation;
 };
 typedef void (*RunKernel)(const Run&);
 
@@ -29,7 +30,7 @@ void run(const Run& r) {
     const float *value = r.values, *bias = r.bias, *in = r.in, *res = r.res;
     const uint16_t *at = r.offsets, *origin = at - r.starts[0];
     float *partial = r.partial, *out = r.out;
-    const bool relu = r.activation == kRelu, curved = r.activation > kRelu;
+    const bool relu = r.activation.kind == kRelu, curved = r.activation.kind > kRelu;
     for (int64_t list = 0; list < r.lists; list++) {
         Vec sum[kSets * W * N];
         if (bias) {

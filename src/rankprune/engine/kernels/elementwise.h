@@ -7,21 +7,31 @@
 namespace rankprune {
 namespace {
 
+static inline Vec combine(Vec a, Vec b, int64_t operation) {
+    switch (operation) {
+        case kAdd: return a + b;
+        case kMul: return a * b;
+        case kSub: return a - b;
+        case kReverseSub: return b - a;
+        case kDiv: return a / b;
+        case kReverseDiv: return b / a;
+        case kMaximum: return keep_nan(a, max(a, b));
+        case kMinimum: return keep_nan(a, min(a, b));
+        default: return select_negative(a, a * b, a);
+    }
+}
+
 static void run_binary(const void* params, int64_t task, float* arena, float*) {
     const Binary& p = *static_cast<const Binary*>(params);
-    int64_t slab = task / p.channels, c = task % p.channels;
-    int64_t target = slab * p.out.slab + c * p.out.chan;
+    int64_t parts = (p.rows + kBinaryRows - 1) / kBinaryRows, first = task % parts * kBinaryRows;
+    int64_t slab = task / parts / p.channels, c = task / parts % p.channels, end = least(first + kBinaryRows, p.rows);
     const float* a = arena + p.a.at + slab * p.a.slab + c * p.a.chan;
-    const float* b = p.constant ? p.constant + (slab * p.channels + c) * p.rows * kLanes
-                                : arena + p.b.at + (p.b_rows ? slab * p.b.slab : 0) + c * p.b.chan;
-    int64_t b_step = p.b_rows || p.constant ? kLanes : 0;
-    for (int64_t r = 0; r < p.rows; r++) {
+    const float* b = (p.constant ? p.constant : arena + p.b.at) + slab * p.b.slab + c * p.b.chan;
+    float* out = arena + p.out.at + slab * p.out.slab + c * p.out.chan;
+    for (int64_t r = first; r < end; r++) {
         Vec v = Vec::load(a + r * kLanes);
-        if (!p.unary) {
-            Vec w = Vec::loadu(b + r * b_step);  // a constant may lie anywhere
-            v = p.multiply ? v * w : v + w;
-        }
-        activate(v, p.activation).store(arena + p.out.at + target + r * kLanes);
+        if (!p.unary) v = combine(v, Vec::loadu(b + r * p.b_row), p.operation);  // a constant may lie anywhere
+        activate(v, p.activation).store(out + r * kLanes);
     }
 }
 

@@ -108,7 +108,7 @@ struct rp_program {
     }
 };
 
-int rp_version() { return 4; }
+int rp_version() { return 5; }
 
 int64_t rp_params_size(int64_t kind) { return size_of(kind); }
 
