@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rankprune as rp
 from _nets import cnn
-from rankprune.formats import _codes
+from rankprune.formats import _codes, sparse
+from rankprune.models.errors import WeightsError
+from rankprune.models.weights import read_state_dict
 
 
 @settings(max_examples=200, deadline=None)
@@ -132,6 +136,57 @@ def test_half_precision_leaves_half_tensors_alone(tmp_path: Path) -> None:
     weight[3] = 1e20
     rp.save({"w": weight}, tmp_path / "w", values="float16")
     assert torch.equal(rp.load(tmp_path / "w")["w"], weight)
+
+
+def crafted(path: Path, shape: list[int], dtype: str = "float64", **more: object) -> Path:
+    """A file with a right checksum that states one sparse tensor of one non-zero, whatever its shape."""
+    data = bytes([0]) + torch.ones(1, dtype=torch.float16).view(torch.uint8).numpy().tobytes()
+    item = {"name": "w", "shape": shape, "dtype": dtype, "values": "float16", "count": 1, "code": "gap8", "parameter": 8,
+            "bytes": 1}  # fmt: skip
+    blob = {"rankprune.sparse": torch.frombuffer(bytearray(data), dtype=torch.uint8)}
+    entry = {"version": 1, "tied": {}, "sparse": [item], **more}
+    entry["crc"] = sparse._checksum(entry, blob)
+    path.write_bytes(safetensors.torch.save(blob, {"rankprune": json.dumps(entry)}))
+    return path
+
+
+def test_a_small_file_may_not_ask_for_the_whole_memory(tmp_path: Path) -> None:
+    small = crafted(tmp_path / "small", [1000, 1000])
+    assert float(rp.load(small)["w"].sum()) == 1
+    large = crafted(tmp_path / "large", [1 << 15, 1 << 15])
+    assert large.stat().st_size < 400
+    with pytest.raises(ValueError, match=r"large states sparse tensors of 8\.59 GB, and 1\.07 GB .* max_bytes=8589934592"):
+        rp.load(large)
+    with pytest.raises(ValueError, match=r"0\.01 GB, and 0\.00 GB are allowed"):
+        rp.load(small, max_bytes=1000)
+    with pytest.raises(WeightsError, match=r"states sparse tensors of 8\.59 GB"):
+        read_state_dict(large)
+    with pytest.raises(ValueError, match="large states sparse tensors"):  # the sum over a thousand tensors, too
+        rp.load(crafted(large, [0], sparse=[{"shape": [1 << 18], "dtype": "float64"}] * 1000))
+
+
+def test_a_model_s_own_size_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse, "_BYTES", 0)
+    monkeypatch.setattr(sparse, "_RATIO", 0)
+    model = torch.nn.Linear(300, 300, bias=False)
+    rp.prune(model, sparsity=0.999)
+    rp.save(model, tmp_path / "m")
+    with pytest.raises(ValueError, match="max_bytes=360000 to"):
+        rp.load(tmp_path / "m")
+    assert torch.equal(rp.load(tmp_path / "m", model)["weight"], model.weight)
+
+
+@pytest.mark.parametrize("more", [{"tied": {"w": "w"}}, {"tied": {"x": "y"}}, {"sparse": [{}]}, {"sparse": [[]]},
+                                  {"sparse": None}, {"tied": []}])  # fmt: skip
+def test_entries_that_contradict_each_other(more: dict[str, object], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"odd is damaged .*: use another copy"):
+        rp.load(crafted(tmp_path / "odd", [3], **more))
+
+
+def test_nested_too_deeply(tmp_path: Path) -> None:
+    (tmp_path / "deep").write_bytes(safetensors.torch.save({}, {"rankprune": "[" * 100_000}))
+    with pytest.raises(ValueError, match=r"deep is damaged .*: use another copy"):
+        rp.load(tmp_path / "deep")
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:

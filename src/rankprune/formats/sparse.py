@@ -7,13 +7,14 @@ everything. The same model gives the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
@@ -25,6 +26,7 @@ from . import _codes
 Values = Literal["exact", "float16", "bfloat16"]
 
 _KEY, _BLOB, _VERSION = "rankprune", "rankprune.sparse", 1
+_BYTES, _RATIO = 1 << 30, 1024  # what any file may unpack to, and how many times its own size
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 
@@ -77,29 +79,58 @@ def need_dense(name: str, tensor: Any) -> Tensor:
 
 def is_ours(path: str | Path) -> bool:
     """Whether a safetensors file was written by `save`."""
-    with safe_open(str(path), "pt") as file:
+    with _opened(path) as file:
         return _KEY in (file.metadata() or {})
 
 
-def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor]:
-    """Read a state dict; with a model, fill the model as well."""
+def load(path: str | Path, model: nn.Module | None = None, *, max_bytes: float | None = None) -> dict[str, Tensor]:
+    """Read a state dict; with a model, fill the model as well.
+
+    Args:
+        path: The file.
+        model: A model with the same entries.
+        max_bytes: How large the sparse tensors may be in memory, all together. By default 1 GiB, 1024 times the size of
+            the file or the size of the model, whichever is largest.
+    """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    try:
-        with safe_open(str(path), "pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    except (SafetensorError, UnicodeDecodeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{path} is damaged or not a safetensors file ({error}): use another copy") from None
+    with _opened(path) as file:
+        text = (file.metadata() or {}).get(_KEY)
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     if text is None:
         raise ValueError(f"{path} was not written by rankprune.save: load it with safetensors.torch")
+    if max_bytes is None:
+        own = () if model is None else model.state_dict().values()
+        max_bytes = max(_BYTES, _RATIO * Path(path).stat().st_size, sum(t.numel() * t.element_size() for t in own))
     try:
-        state = _unpack(json.loads(text), state)
-    except (_codes.BadCode, KeyError, TypeError, AttributeError, json.JSONDecodeError, RuntimeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): use another copy") from None
+        state = _unpack(json.loads(text), state, max_bytes)
+    except TooLarge as error:
+        raise TooLarge(f"{path} {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged ({_one_line(error)}): use another copy") from None
     if model is not None:
         fill(model, state, path)
     return state
+
+
+@contextlib.contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
+    """A safetensors file; whatever is wrong with it is one sentence."""
+    try:
+        with safe_open(str(path), "pt") as file:
+            yield file
+    except (SafetensorError, ValueError, OverflowError, KeyError, AttributeError, TypeError, RuntimeError) as error:
+        reason = _one_line(error)
+        raise ValueError(f"{path} is damaged or not a safetensors file ({reason}): use another copy") from None
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+class TooLarge(ValueError):
+    """The file states tensors larger than the caller allows."""
 
 
 def fill(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
@@ -142,28 +173,43 @@ def _pack(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any] | N
     return entry, data + raw
 
 
-def _unpack(entry: dict[str, Any], state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _unpack(entry: dict[str, Any], state: dict[str, Tensor], max_bytes: float) -> dict[str, Tensor]:
     if not isinstance(entry, dict) or entry.get("version") != _VERSION:
         version = entry.get("version") if isinstance(entry, dict) else None
         raise _codes.BadCode(f"version {version!r}, this release reads {_VERSION}")
     if entry.pop("crc", None) != _checksum(entry, state):
         raise _codes.BadCode("the checksum differs")
     blob = state.pop(_BLOB, torch.empty(0, dtype=torch.uint8)).numpy().tobytes()
+    asked = sum(_size(item) * _DTYPES[item["dtype"]].itemsize for item in entry["sparse"])
+    if asked > max_bytes:
+        raise TooLarge(
+            f"states sparse tensors of {asked / 1e9:.2f} GB, and {max_bytes / 1e9:.2f} GB are allowed: pass "
+            f"max_bytes={asked} to rankprune.load if you trust it"
+        )
     start = 0
     for item in entry["sparse"]:
         start = _unpack_one(item, blob, start, state)
     if start != len(blob):
         raise _codes.BadCode(f"{len(blob) - start} bytes too many")
-    state |= {name: state[other] for name, other in entry["tied"].items()}
-    return state
+    tied = {name: state[other] for name, other in entry["tied"].items()}
+    if twice := tied.keys() & state.keys():
+        raise _codes.BadCode(f"{min(twice)!r} is given twice")
+    return state | tied
+
+
+def _size(item: dict[str, Any]) -> int:
+    """Weights of a sparse tensor, as its entry states."""
+    return math.prod(_natural(n) for n in item["shape"])
 
 
 def _unpack_one(item: dict[str, Any], blob: bytes, start: int, state: dict[str, Tensor]) -> int:
     """One tensor out of the blob into the state; returns where the next begins."""
     shape, count, length = [_natural(n) for n in item["shape"]], _natural(item["count"]), _natural(item["bytes"])
-    size = int(np.prod(shape, dtype=object)) if shape else 1
-    if size > 1 << 40 or item["name"] in state:
+    size = _size(item)
+    if size > 1 << 40:
         raise _codes.BadCode(f"{item['name']!r} of {size} weights")
+    if not isinstance(item["name"], str) or item["name"] in state:
+        raise _codes.BadCode(f"{item['name']!r} is given twice")
     dtype, stored = _DTYPES[item["dtype"]], _DTYPES[item["values"]]
     end = start + length + count * stored.itemsize
     if end > len(blob):

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rankprune.formats import is_ours, load
+from rankprune.formats.sparse import TooLarge
 from rankprune.models.errors import WeightsError
 
 # What training scripts call the state dict inside a checkpoint, and what wrappers put before its names.
@@ -82,6 +83,8 @@ def _read(path: Path) -> Any:
         if path.suffix == ".safetensors" or _begins_as_safetensors(path):
             return load(path) if is_ours(path) else load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
+    except TooLarge as error:
+        raise WeightsError(f"{error}.") from None
     except pickle.UnpicklingError as error:
         if "Unsupported global" in str(error) or "Unsupported class" in str(error):
             raise WeightsError(

@@ -14,13 +14,69 @@ except ModuleNotFoundError:  # said here because the models' helper for this wou
     raise ImportError("A recipe needs yaml, which is not installed: pip install 'rankprune[train]'.") from None
 
 
+MOST_BYTES = 256 << 10  # of a file; ours have a few thousand
+MOST_VALUES = 20_000  # with every alias written out
+MOST_NESTED = 50
+
+
 class Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} is given twice", node.start_mark)
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            try:
+                twice = key in seen
+            except TypeError:
+                raise _wrong("a list or mapping cannot be a key", key_node) from None
+            if twice:
+                raise _wrong(f"{_shorten(key)} is given twice", node)
+            seen.add(key)
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, IndexError, KeyError, AttributeError, TypeError, OverflowError):
+            # PyYAML leaves it to Python to refuse `!!int ""`, `!!timestamp "x"` or the 32nd of a month.
+            kind = node.tag.rpartition(":")[2]
+            raise _wrong(f"{_shorten(getattr(node, 'value', ''))} is no {kind}", node) from None
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise _wrong(f"a number of {value.bit_length()} bits is too large", node)
+        return value
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _wrong(problem: str, node: Any) -> yaml.YAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """How many values there are under a node, and how deep, with every alias written out; each node is seen once."""
+    found = known.get(id(node))
+    if found is None:
+        known[id(node)] = (0, 0)  # begun
+        children: list[Any] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        inner = [_extent(child, known) for child in children]
+        found = 1 + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+        known[id(node)] = found
+    if not found[0]:
+        raise _wrong("an alias stands within what it is the alias of", node)
+    if found[1] > MOST_NESTED:
+        raise _wrong(f"it is nested more than {MOST_NESTED} deep", node)
+    return found
 
 
 # YAML 1.1 takes 5e-4 for a word, because it lacks the dot.
@@ -30,19 +86,40 @@ Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456
 
 def parse(text: str, source: str) -> Any:
     """The value that `text` says; `source` names it in an error."""
+    loader = None
     try:
-        return yaml.load(text, Loader)  # a SafeLoader
+        loader = Loader(text)  # a SafeLoader
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        values, _ = _extent(node, {})
+        if values > MOST_VALUES:
+            more = "more than a billion" if values > 10**9 else str(values)
+            raise RecipeError(
+                f"{source} holds {more} values with its aliases written out, and a recipe may hold {MOST_VALUES}: "
+                "write a shorter one."
+            )
+        return loader.construct_document(node)
+    except RecursionError:
+        raise RecipeError(f"{source} is not a recipe: it is nested more than {MOST_NESTED} deep.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        problem = " ".join((getattr(error, "problem", None) or str(error).partition("\n")[0]).split())[:200]
         raise RecipeError(f"{source} is not YAML{where}: {problem}.") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
 
 
 def read(path: Path) -> dict[str, Any]:
     """A file that holds a mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            raw = file.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise RecipeError(f"{path} is larger than {MOST_BYTES >> 10} kB: write a shorter recipe, with a `base`.")
+        text = raw.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise RecipeError(f"The file {path} cannot be read: {reason}.") from None
@@ -53,4 +130,4 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def dump(value: dict[str, Any]) -> str:
-    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True))
