@@ -189,7 +189,7 @@ def test_macs_as_the_budget() -> None:
     assert rp.flops.count(plain, example).sparse > sparse.sparse  # as many weights cost more when MACs do not count
 
 
-@pytest.mark.parametrize("name", ["gmp", "rpg", "acdc", "feather", "st3", "str", "probmask", "topkast", "powerprop"])
+@pytest.mark.parametrize("name", ["gmp", "rpg", "acdc", "feather", "st3", "str", "probmask", "topkast", "powerprop", "spartan"])
 def test_with_macs_as_the_budget_what_costs_more_stays_less(name: str) -> None:
     """The first convolution costs 64 a weight, the linear layer 1: at like sizes the linear keeps the larger share."""
     model = cnn()

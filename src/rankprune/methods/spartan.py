@@ -1,0 +1,101 @@
+"""Spartan (Tai et al. 2022): a soft top-k mask by regularised transport, hardened in the forward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ..method import Group, Latent, Site, register
+from ..schedules import Step, as_ramp, as_step, linear
+from ._soft_topk import Part, price, pull_back, shares
+
+
+@register(
+    "spartan", paper="Tai et al. 2022, arXiv:2205.14107", family="latent", needs=("grad",),
+    state="a latent a weight, a threshold and a sharpness", defaults={"cifar": {}, "imagenet": {}},
+)  # fmt: skip
+@dataclass
+class Spartan(Latent):
+    """Show the network the largest latents, each times its share in a soft top-k mask that sharpens over training.
+
+    The share is m = σ(β (|w| - μ)), with μ such that the shares sum to the count: the solution of a transport problem
+    with entropy 1/β. The forward pass keeps the `count` largest of w m and nothing else; the gradient goes straight
+    through that cut and exactly through the soft mask, so that small β explores and large β settles. β rises linearly
+    from `beta_start` to `beta_end` until `fix_at`, in units of 1/RMS of the latents; from there on the mask stands and
+    its weights train as they are. The count falls linearly from `prune_start` to `prune_end`.
+    """
+
+    beta_start: float = field(default=1.0, kw_only=True)
+    beta_end: float = field(default=10.0, kw_only=True)
+    prune_start: Step = field(default=0.0, kw_only=True)
+    prune_end: Step = field(default=0.2, kw_only=True)
+    fix_at: Step = field(default=0.8, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.beta_start <= self.beta_end < math.inf:
+            raise ValueError(
+                f"beta_start={self.beta_start!r} and beta_end={self.beta_end!r} are no rising sharpness: "
+                "give positive numbers, the second not below the first"
+            )
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        _, last = as_ramp(self.prune_start, self.prune_end, total_steps)
+        fixed = max(as_step(self.fix_at, total_steps, "fix_at"), 1)
+        if fixed < last:
+            raise ValueError(f"fix_at={self.fix_at!r} lies before prune_end={self.prune_end!r}: the mask is fixed last")
+        return range(1, min(fixed, total_steps) + 1)
+
+    def reached_at(self, group: Group) -> int:
+        return max(as_ramp(self.prune_start, self.prune_end, group.total_steps)[1], 1)
+
+    def scheduled(self, group: Group) -> int:
+        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
+        if group.step >= min(last, group.updates()[-1]):
+            return group.final
+        return round(linear(group.total, group.final, last - first)(group.step - first))
+
+    def update(self, group: Group) -> None:
+        super().update(group)
+        last = group.updates()[-1]
+        beta = linear(self.beta_start, self.beta_end, last)(group.step)
+        if self.distribution == "global":
+            self.sharpen(group.sites, group.budget, beta)
+        else:
+            for site in group.sites:
+                self.sharpen([site], site.kept() * site.cost, beta)
+        if group.step >= last:
+            for site in group.sites:
+                site.state["latent"] = self.effective(site)  # what the network sees does not jump
+                del site.state["beta"], site.state["threshold"]
+
+    def sharpen(self, sites: Sequence[Site], budget: int, beta: float) -> None:
+        """Set β and μ of sites that share a budget."""
+        parts = [self.part(site) for site in sites]
+        squares = [part.sum(part.values.square().sum(dtype=torch.float64)) for part in parts]
+        size = math.sqrt(sum(float(s) for s in squares) / sum(site.numel for site in sites))
+        beta = beta / max(size, torch.finfo(torch.float32).tiny)
+        mu = price(parts, budget, beta, sites[0].state.get("threshold", math.nan))
+        for site in sites:
+            site.state |= {"beta": beta, "threshold": mu}
+
+    def part(self, site: Site) -> Part:
+        return Part(site.state["latent"].abs() / site.cost, site.cost, site.shards)
+
+    def effective(self, site: Site) -> Tensor:
+        latent = site.state["latent"]
+        if "beta" not in site.state:
+            return torch.where(site.mask, latent, 0.0)
+        share = shares(latent.abs() / site.cost, site.state["beta"], site.state["threshold"])
+        if site.reserved is not None:
+            share = share.masked_fill_(site.reserved, 1.0)  # what an extra holds passes whole
+        return torch.where(site.mask, latent * share, 0.0)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        if "beta" in site.state:
+            latent = site.state["latent"]
+            return pull_back(self.part(site), latent, grad, site.state["beta"], site.state["threshold"])
+        return torch.where(site.mask, grad, 0.0)
