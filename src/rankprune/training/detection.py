@@ -37,7 +37,7 @@ def evaluate_detection(model: nn.Module, data: CocoData, world: World) -> dict[s
             if (image_id := int(target["image_id"])) != FILLING:
                 found += as_results(image_id, output)
     model.train(training)
-    parts = world.gather(json.dumps(found).encode())
+    parts = world.all_gather(json.dumps(found).encode())
     return average_precision(data.test_set.truth(), [one for part in parts for one in json.loads(part)])  # type: ignore[attr-defined]
 
 

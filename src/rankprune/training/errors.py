@@ -6,17 +6,17 @@ import signal
 
 
 class RunError(RuntimeError):
-    """A run that could not go on. `said`: another process says it, so that this one need not."""
+    """A run that could not go on. `already_reported`: another process prints the message."""
 
     exit_code = 1
 
-    def __init__(self, message: str, said: bool = False) -> None:
+    def __init__(self, message: str, already_reported: bool = False) -> None:
         super().__init__(message)
-        self.said = said
+        self.already_reported = already_reported
 
 
 class Unfinished(RunError):
-    """The folder holds a run that was begun, and nobody said to resume it."""
+    """The folder holds a run that was begun, and nobody already_reported to resume it."""
 
     exit_code = 2
 
@@ -28,7 +28,7 @@ class NanLoss(RunError):
 
 
 class OffTarget(RunError):
-    """The run is over and the sparsity is not the one asked for."""
+    """The run ended at another sparsity than the target."""
 
     exit_code = 4
 
@@ -46,21 +46,21 @@ class MasksDiffer(RunError):
 
 
 class StepFailed(RunError):
-    """A batch or a step raised; the run was put back to the last whole step, and saved where that was possible."""
+    """A batch or a step raised. The run was restored to the last complete step and, where possible, saved."""
 
-    def __init__(self, message: str, exit_code: int, said: bool = False) -> None:
-        super().__init__(message, said)
+    def __init__(self, message: str, exit_code: int, already_reported: bool = False) -> None:
+        super().__init__(message, already_reported)
         self.exit_code = exit_code
 
 
-class Elsewhere(StepFailed):
-    """The main process failed in what it alone does, and says so itself."""
+class MainProcessFailed(StepFailed):
+    """Raised on the other processes when the main process failed in work that it alone does."""
 
 
 class Interrupted(RunError):
     """A signal asked the run to stop; it has been saved."""
 
-    def __init__(self, message: str, signum: int, said: bool = False) -> None:
-        super().__init__(message, said)
+    def __init__(self, message: str, signum: int, already_reported: bool = False) -> None:
+        super().__init__(message, already_reported)
         self.signum = signal.Signals(signum)
-        self.exit_code = 128 + signum  # as shells count
+        self.exit_code = 128 + signum  # the convention of shells

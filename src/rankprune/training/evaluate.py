@@ -34,6 +34,6 @@ def evaluate(model: nn.Module, data: DataModule, world: World = World()) -> dict
         top1, top5 = top1 + int(best[:, 0].sum()), top5 + int(best.any(1).sum())
         count += int((labels != IGNORE).sum())
     model.train(training)
-    loss, top1, top5, count = world.total(loss, top1, top5, count)
+    loss, top1, top5, count = world.sum(loss, top1, top5, count)
     found = {"loss": loss / count, "top1": top1 / count}
     return {**found, "top5": top5 / count} if data.num_classes >= 10 else found

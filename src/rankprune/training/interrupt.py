@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish the loop reads between two steps, not as an exception anywhere."""
+"""Turns SIGINT and SIGTERM into a flag that the training loop checks between steps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """Within the block, the first signal is only remembered; a second one acts as it always did.
+    """Inside the block the first signal only sets a flag; a second one has its usual effect.
 
-    Not so where torchrun stands above: it passes on what the terminal sent already, and kills who takes too long.
+    Not under torchrun, which forwards signals that the terminal has sent already and kills slow processes itself.
     """
 
     signum: int | None = None
 
-    def __init__(self, patient: bool = False) -> None:
-        self._patient = patient
+    def __init__(self, under_torchrun: bool = False) -> None:
+        self._under_torchrun = under_torchrun
 
     def __enter__(self) -> Interrupt:
         self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python lets nobody set handlers
+        if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
             self._before = {number: signal.signal(number, self._remember) for number in _WATCHED}
         return self
 
@@ -34,7 +34,7 @@ class Interrupt:
 
     def _remember(self, signum: int, frame: FrameType | None) -> None:
         self.signum = signum
-        if not self._patient:
+        if not self._under_torchrun:
             self._restore()
 
     def _restore(self) -> None:

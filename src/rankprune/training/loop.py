@@ -1,4 +1,4 @@
-"""The loop. Whatever is random in it is seeded by (seed, epoch, batch), so it can be entered between any two steps."""
+"""The training loop. All randomness is seeded by (seed, epoch, batch), so a run can resume between any two steps."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rankprune.data.augment import reseed
 from rankprune.data.sampling import seed_of
 
 from . import checkpoint
-from .agreement import compare_masks
 from .errors import Interrupted, LostRank, NanLoss, RunError, StepFailed
 from .evaluate import evaluate
 from .flops_meter import FlopsMeter
 from .folder import BEST, RunFolder
 from .interrupt import Interrupt
+from .mask_agreement import check_masks_agree
 from .optim import learning_rate, set_learning_rate
 from .parallel import whole
 from .task import Task
 from .watch import Watcher
-from .world import lost
+from .world import is_lost_peer
 
-_FAILED = 1000  # a process's word that it cannot go on; above every signal's number
+_FAILURE = 1000  # stands for an exception; larger than any signal number
 
 
 @dataclass
 class Progress:
-    """Where a run stands, and what it has found so far. Changes only between two optimizer steps."""
+    """How far a run is, and its results so far. Changes only between two optimizer steps."""
 
     epoch: int = 0  # epochs completed
     batch: int = 0  # batches of the current one
@@ -46,7 +46,7 @@ class Progress:
 
 
 class Loop:
-    """Every process runs it; they agree before each batch whether to go on, to save or to stop."""
+    """Runs on every process; before each batch they agree whether to continue, save or stop."""
 
     def __init__(self, task: Task, folder: RunFolder, watcher: Watcher, progress: Progress) -> None:
         self.task, self.folder, self.watcher, self.progress = task, folder, watcher, progress
@@ -57,19 +57,19 @@ class Loop:
         self._sum = torch.tensor(progress.loss, dtype=torch.float64, device=task.device)
         self._buffers = list(task.model.buffers())
         self._kept = [buffer.clone() for buffer in self._buffers]  # as they were after the last step
-        self._sound = True  # weights, optimizer, masks and progress are those of one step
-        self._fresh = True  # and no batch has been seen since
+        self._consistent = True  # weights, optimizer, masks and progress belong to the same step
+        self._between_steps = True  # and no batch of the next step has been processed
 
     def run(self, interrupt: Interrupt) -> None:
-        """To the end of the last epoch, or until a signal or a failure: then saved, as far as this process can."""
+        """Train to the end of the last epoch, or until a signal or failure; then save, if this process can."""
         try:
             while self.progress.epoch < self.task.recipe.epochs:
                 self._epoch(interrupt)
-        except RunError:  # agreed on by all, saved and in words
+        except RunError:  # raised on all processes, saved and described already
             raise
         except Exception as error:
-            kept = self._keep(together=False)
-            if self.world.size > 1 and lost(error):
+            kept = self._emergency_save(together=False)
+            if self.world.size > 1 and is_lost_peer(error):
                 raise LostRank(
                     f"Another process of {self.folder.path} stopped answering at step {self.progress.step + 1}, "
                     f"{kept}: start them all again with --resume."
@@ -80,15 +80,15 @@ class Loop:
         task, p = self.task, self.progress
         batches, accumulate = task.data.batches_per_epoch, task.recipe.accumulate
         task.model.train()
-        group = self._sum.new_zeros(())  # loss of the batches of the step under way
+        group = self._sum.new_zeros(())  # loss of the current step's batches
         source = task.data.train(p.epoch, p.batch)
         for batch in range(p.batch, batches):
             images, labels = self._next(source, interrupt)
-            # Dropout, mixup and the like; on every process their own.
+            # Dropout and mixup draw different numbers on each process.
             reseed(seed_of(task.recipe.seed, p.epoch, batch, 1 + self.world.rank))
             last = not (batch + 1) % accumulate or batch + 1 == batches
             size = min(accumulate, batches - batch // accumulate * accumulate)
-            self._fresh = False
+            self._between_steps = False
             with task.syncing(last):
                 loss = task.loss(images, labels)
                 task.scaler.scale(loss / size).backward()
@@ -96,13 +96,13 @@ class Loop:
             if not last:
                 continue
             group = self.world.mean(group)
-            self._check(group)
+            self._check_finite(group)
             self._step()
             self._sum, group = self._sum + group, torch.zeros_like(group)
             p.batch, p.step = batch + 1, p.step + 1
-            self._sound = self._fresh = True
+            self._consistent = self._between_steps = True
             self.watcher.step(p.step)
-        self._heed(interrupt)
+        self._sync_or_stop(interrupt)
         self._end_of_epoch()
 
     def _next(self, source: Iterator[Any], interrupt: Interrupt) -> Any:
@@ -110,32 +110,32 @@ class Loop:
         problem, item = None, None
         try:
             item = next(source)
-        except Exception as error:  # the others are told before it is raised
+        except Exception as error:  # raised after the other processes have been told
             problem = error
-        self._heed(interrupt, problem)
+        self._sync_or_stop(interrupt, problem)
         return item
 
-    def _heed(self, interrupt: Interrupt, problem: Exception | None = None) -> None:
-        """Stop where any process has a signal or a problem, save where it is time; all at the same step."""
-        # A signal comes first: sent to a whole group of processes it ends the data workers too, which is no failure.
-        word, due = self.world.highest(interrupt.signum or (_FAILED if problem else 0), int(self._save_due()))
-        if word == _FAILED:
-            raise self._failed(problem, self._keep(together=True)) from problem
-        if word:
-            self._put_back()
+    def _sync_or_stop(self, interrupt: Interrupt, problem: Exception | None = None) -> None:
+        """Stop if any process has a signal or a failure, save if it is time; all at the same step."""
+        # Signals come first: one sent to the process group also ends the data workers, which then look like a failure.
+        signal_or_failure, due = self.world.max(interrupt.signum or (_FAILURE if problem else 0), int(self._save_due()))
+        if signal_or_failure == _FAILURE:
+            raise self._failed(problem, self._emergency_save(together=True)) from problem
+        if signal_or_failure:
+            self._restore_buffers()
             self.save()
             raise Interrupted(
                 f"Stopped at step {self.progress.step} of {self.task.total_steps} and saved in {self.folder.path}: "
                 "the same command goes on from there (train with --resume).",
-                word,
-                said=not self.world.main,
+                signal_or_failure,
+                already_reported=not self.world.main,
             )
         if due:
             self.save()
 
     def _step(self) -> None:
         task, recipe = self.task, self.task.recipe
-        self._sound = False
+        self._consistent = False
         set_learning_rate(task.optimizer, learning_rate(recipe, self.progress.step, task.steps_per_epoch))
         if recipe.clip_norm is not None:
             task.scaler.unscale_(task.optimizer)
@@ -149,22 +149,23 @@ class Loop:
         for kept, buffer in zip(self._kept, self._buffers):
             kept.copy_(buffer)
 
-    def _check(self, loss: Tensor) -> None:
-        """Stop at a loss that is not finite: on a CPU before it spoils the weights, elsewhere before the next save."""
+    def _check_finite(self, loss: Tensor) -> None:
+        """Stop at a loss that is not finite: on a CPU before the weights are updated, else before the next save."""
         if self.task.device.type == "cpu" and not bool(torch.isfinite(loss)):
-            raise self._nan(loss.item(), f"step {self.progress.step + 1}", self._keep(together=True))
+            raise self._nan(loss.item(), f"step {self.progress.step + 1}", self._emergency_save(together=True))
 
     def _nan(self, loss: float, where: str, kept: str) -> NanLoss:
         return NanLoss(
             f"The loss is {loss:g} at {where} (epoch {self.progress.epoch + 1}) of {self.folder.path}, {kept}: "
             f"lower optimizer.lr={self.task.recipe.optimizer.lr:g} or set clip_norm.",
-            said=not self.world.main,
+            already_reported=not self.world.main,
         )
 
     def _failed(self, problem: Exception | None, kept: str) -> StepFailed:
         place = f"at step {self.progress.step + 1} of {self.folder.path}, {kept}"
         if problem is None:
-            return StepFailed(f"Another process could not go on {place}: its own message says why.", 1, said=True)
+            message = f"Another process could not go on {place}: its own message says why."
+            return StepFailed(message, 1, already_reported=True)
         expected = isinstance(problem, (ValueError, OSError, ImportError))
         what = str(problem) if expected else f"{type(problem).__name__}: {problem}"
         what = " ".join(what.split()).rstrip(".")
@@ -175,7 +176,7 @@ class Loop:
         model = task.evaluated()
         found = evaluate(model, task.data, self.world)
         sparsifier = task.sparsifier
-        self._sound = False
+        self._consistent = False
         self._tick()
         p.epoch += 1
         p.last = {
@@ -206,39 +207,39 @@ class Loop:
         self.folder.append_metrics(line)
 
     def save(self, together: bool = True) -> None:
-        """The state of the last step, by the main process; `together` with the others, who must agree, or alone."""
-        self._sound = False
+        """Save the last step on the main process; `together`: all processes take part and compare their masks."""
+        self._consistent = False
         self._tick()
         self.progress.loss = float(self._sum)
-        if not math.isfinite(self.progress.loss):  # a device that is not waited for at every step
+        if not math.isfinite(self.progress.loss):  # on a device that is not synchronized every step
             raise self._nan(self.progress.loss, f"a step after {self._saved_step}", self._where_saved())
         if together:
-            compare_masks(self.task.sparsifier, self.world, f"{self.folder.path}, {self._where_saved()}")
+            check_masks_agree(self.task.sparsifier, self.world, f"{self.folder.path}, {self._where_saved()}")
         state = {"progress": asdict(self.progress), **self.task.state_dict()}
         if together:
             self.world.on_main(lambda: checkpoint.save(self.folder.path, state))
         else:
             checkpoint.save(self.folder.path, state)
         self._saved, self._saved_step = time.monotonic(), self.progress.step
-        self._sound = True
+        self._consistent = True
 
-    def _keep(self, together: bool) -> str:
-        """After a failure, save the last whole step if this process can and it is worth it; says what is saved.
+    def _emergency_save(self, together: bool) -> str:
+        """After a failure, save the last complete step if this process can; returns a phrase that says what is saved.
 
-        A sharded state is in one piece only when all take part; weights that are not finite are not worth it.
+        A sharded state can be gathered only when all processes take part; weights that are not finite are not saved.
         """
-        self._put_back()
-        able = self._sound and (together or (self.world.main and not self.task.sharded))
+        self._restore_buffers()
+        able = self._consistent and (together or (self.world.main and not self.task.sharded))
         values = [*self.task.model.parameters(), *self._buffers]
         bad = not able or not all(bool(torch.isfinite(local(value)).all()) for value in values)
         if together:
-            bad = bool(self.world.highest(int(bad))[0])
+            bad = bool(self.world.max(int(bad))[0])
         if not bad and self.progress.step > self._saved_step:
             self.save(together)
         return self._where_saved()
 
-    def _put_back(self) -> None:
-        """Running statistics as after the last step: a forward pass has put its batch into them already."""
+    def _restore_buffers(self) -> None:
+        """Restore the running statistics of the last step: the forward pass of the next one has updated them."""
         for kept, buffer in zip(self._kept, self._buffers):
             buffer.copy_(kept)
 
@@ -247,8 +248,8 @@ class Loop:
 
     def _save_due(self) -> bool:
         save, p = self.task.recipe.save, self.progress
-        at_end = p.batch == self.task.data.batches_per_epoch  # which saves anyway
-        if not self._fresh or p.step == self._saved_step or at_end:
+        at_end = p.batch == self.task.data.batches_per_epoch  # the end of an epoch saves anyway
+        if not self._between_steps or p.step == self._saved_step or at_end:
             return False
         by_steps = save.every_steps is not None and p.step % save.every_steps == 0
         return by_steps or (save.every_seconds is not None and time.monotonic() - self._saved >= save.every_seconds)

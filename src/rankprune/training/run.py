@@ -22,7 +22,7 @@ from .record import describe
 from .smoke import smaller, stand_in
 from .task import Task, build
 from .watch import Several, TensorBoard, Watcher
-from .world import World, announced, join, lost
+from .world import World, is_lost_peer, join, world_from_environment
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ def train(
     folder = RunFolder.of(recipe, out)
     try:
         outcome = _train(recipe, folder, resume, watcher, data, world)
-        world.settle()
+        world.barrier()
         return outcome
     except RuntimeError as error:
-        if world.size == 1 or isinstance(error, RunError) or not lost(error):
+        if world.size == 1 or isinstance(error, RunError) or not is_lost_peer(error):
             raise
         way_out = "start them all again with --resume"
         raise LostRank(f"Another process of {folder.path} stopped answering outside training: {way_out}.") from error
@@ -73,7 +73,7 @@ def _train(
         loop = Loop(task, folder, watcher, progress)
         watcher.begin(recipe, folder.path, progress.step, task.total_steps)
         try:
-            with Interrupt(patient=world.size > 1) as interrupt:
+            with Interrupt(under_torchrun=world.size > 1) as interrupt:
                 loop.run(interrupt)
             return Outcome(folder.path, finish(task, folder, progress), found=False, main=world.main)
         finally:
@@ -105,7 +105,7 @@ def _begin(recipe: Recipe, folder: RunFolder, progress: Progress, processes: int
 
 def smoke(recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, watcher: Watcher | None = None) -> Outcome:
     """The same in miniature, in a minute or two, to see that it runs; without a data folder on generated pictures."""
-    world = announced()
+    world = world_from_environment()
     small = smaller(recipe, world.size)
     if recipe.model.pretrained and watcher is not None and world.main:
         start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
@@ -128,7 +128,7 @@ def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
 
     for message in task.world.on_main(read):
         watcher.message(message)
-    state = checkpoint.parse(task.world.send(content), folder.path)  # read by one, known to all
+    state = checkpoint.parse(task.world.broadcast(content), folder.path)  # read by the main process, parsed by all
     task.load_state_dict(state)
     return Progress(**state["progress"])
 
@@ -140,7 +140,7 @@ def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
         try:
             report = task.sparsifier.finalize()
         except NotAtTarget as error:
-            raise OffTarget(f"{folder.path}: {error}.", said=not task.world.main) from None
+            raise OffTarget(f"{folder.path}: {error}.", already_reported=not task.world.main) from None
     model = task.whole_model().eval()
 
     def write() -> dict[str, Any]:

@@ -30,7 +30,7 @@ from rankprune.sparsifier import Sparsifier, attach
 from .detection import to_device
 from .optim import build_optimizer
 from .parallel import copies, load_model, load_optimizer, shard, share_data, syncing, whole
-from .suits import must_suit
+from .validation import validate
 from .world import World
 
 
@@ -165,7 +165,7 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
         data = share_data(data or open_data(recipe), world)
         torch.manual_seed(seed_of(recipe.seed))
         model = _model(recipe, data)
-    must_suit(recipe, model, data)
+    validate(recipe, model, data)
     steps_per_epoch = -(-data.batches_per_epoch // recipe.accumulate)
     model = model.to(device)
     if recipe.channels_last:

@@ -1,4 +1,4 @@
-"""The processes of one run, as torchrun starts them, or one alone; and the few words they exchange."""
+"""The processes of one run, as started by torchrun, or a single one; and the collectives they need."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .errors import Elsewhere, RunError
+from .errors import MainProcessFailed, RunError
 
-TIMEOUT = "RANKPRUNE_TIMEOUT"  # seconds a process waits for the others before it takes them for lost
+TIMEOUT = "RANKPRUNE_TIMEOUT"  # seconds to wait for the other processes before the run fails
 _LOST = ("closed by peer", "reset by peer", "timed out", "timeout", "connection refused", "broken pipe", "gloo", "nccl")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of its run. Alone, every exchange is with itself and costs nothing."""
+    """This process among those of its run. With a single process every collective is a no-op."""
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    control: Any = None  # a gloo group beside the one of the gradients: words never wait for a device
+    control: Any = None  # a gloo group for control messages, so that they never wait for a device
 
     @property
     def main(self) -> bool:
-        """Whether this is the one that writes and speaks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
-    def highest(self, *values: int) -> list[int]:
-        """The greatest of each value over all processes."""
+    def max(self, *values: int) -> list[int]:
+        """The maximum of each value over all processes."""
         return list(values) if self.size == 1 else self._reduced(values, torch.int64, dist.ReduceOp.MAX)
 
-    def total(self, *values: float) -> list[float]:
+    def sum(self, *values: float) -> list[float]:
         """The sum of each value over all processes."""
         return list(values) if self.size == 1 else self._reduced(values, torch.float64, dist.ReduceOp.SUM)
 
@@ -51,8 +51,8 @@ class World:
         dist.all_reduce(value)
         return value / self.size
 
-    def each(self, number: int) -> list[int]:
-        """The number of every process, by rank."""
+    def all_gather_int(self, number: int) -> list[int]:
+        """The numbers of all processes, by rank."""
         if self.size == 1:
             return [number]
         found = torch.zeros(self.size, dtype=torch.int64)
@@ -60,8 +60,8 @@ class World:
         dist.all_reduce(found, group=self.control)
         return found.tolist()
 
-    def send(self, content: bytes) -> bytes:
-        """What the main process holds, on all."""
+    def broadcast(self, content: bytes) -> bytes:
+        """The main process's bytes, on every process."""
         if self.size == 1:
             return content
         length = torch.tensor([len(content)])
@@ -73,12 +73,12 @@ class World:
             dist.broadcast(buffer, 0, group=self.control)
         return content if self.main else buffer.numpy().tobytes()
 
-    def gather(self, content: bytes) -> list[bytes]:
-        """What each process holds, by rank, on all."""
+    def all_gather(self, content: bytes) -> list[bytes]:
+        """The bytes of all processes, by rank, on every process."""
         if self.size == 1:
             return [content]
         found = []
-        for rank, length in enumerate(self.each(len(content))):
+        for rank, length in enumerate(self.all_gather_int(len(content))):
             held = content if rank == self.rank else bytes(length)
             buffer = torch.tensor(bytearray(held), dtype=torch.uint8)
             if length:
@@ -87,39 +87,39 @@ class World:
         return found
 
     def on_main(self, work: Callable[[], Any]) -> Any:
-        """Do something on the main process alone; its outcome (plain values), or its failure, on all."""
+        """Run `work` on the main process only; every process gets its result (plain values) or its exception."""
         if self.size == 1:
             return work()
         if not self.main:
-            said = json.loads(self.send(b""))
-            if "error" in said:
-                raise Elsewhere(said["error"], said["exit_code"], said=True)
-            return said["value"]
+            reply = json.loads(self.broadcast(b""))
+            if "error" in reply:
+                raise MainProcessFailed(reply["error"], reply["exit_code"], already_reported=True)
+            return reply["value"]
         try:
             value = work()
         except Exception as error:
             code = getattr(error, "exit_code", 2 if isinstance(error, (ValueError, OSError)) else 1)
-            self.send(json.dumps({"error": str(error), "exit_code": code}).encode())
+            self.broadcast(json.dumps({"error": str(error), "exit_code": code}).encode())
             raise
-        self.send(json.dumps({"value": value}).encode())
+        self.broadcast(json.dumps({"value": value}).encode())
         return value
 
     @contextlib.contextmanager
     def first_on_each_machine(self) -> Iterator[None]:
-        """One process of each machine goes through the block before the others, so that it alone downloads."""
+        """One process per machine runs the block before the others, so that it alone downloads."""
         if self.size > 1 and self.local_rank:
             dist.barrier(group=self.control)
         yield
         if self.size > 1 and not self.local_rank:
             dist.barrier(group=self.control)
 
-    def settle(self) -> None:
-        """Until all that was exchanged has arrived: a process that ends while gloo still holds tensors is aborted."""
+    def barrier(self) -> None:
+        """Wait for all processes: one that exits while gloo still holds tensors is aborted."""
         if self.size > 1:
             dist.barrier(group=self.control)
 
     def share_buffers(self, model: nn.Module) -> None:
-        """The main process's running statistics to all: in training each keeps its own."""
+        """Broadcast the main process's running statistics; in training each process keeps its own."""
         for buffer in model.buffers() if self.size > 1 else ():
             dist.broadcast(buffer, 0)
 
@@ -129,8 +129,8 @@ class World:
         return tensor.tolist()
 
 
-def announced() -> World:
-    """Who this process will be, before it has met the others."""
+def world_from_environment() -> World:
+    """Rank and world size from the environment, before the process group exists."""
     if dist.is_available() and dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size())
     if "RANK" not in os.environ:
@@ -139,11 +139,11 @@ def announced() -> World:
 
 
 def join(device: str = "auto") -> World:
-    """Meet the other processes, where torchrun (or the caller, by `init_process_group`) has named any."""
+    """Join the process group that torchrun (or the caller, by `init_process_group`) has set up, if any."""
     if not dist.is_available():
         return World()
     if not dist.is_initialized():
-        if announced().size == 1:
+        if world_from_environment().size == 1:
             return World()
         cuda = torch.cuda.is_available() and (device == "auto" or device.startswith("cuda"))
         if cuda:
@@ -161,8 +161,8 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def lost(error: BaseException) -> bool:
-    """Whether an exception says that another process does not answer."""
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether an exception says that another process no longer answers."""
     if isinstance(error, getattr(dist, "DistError", ())):
         return True
     text = str(error).lower()

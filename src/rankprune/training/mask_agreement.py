@@ -1,4 +1,4 @@
-"""Whether all processes have the same masks."""
+"""Checks that all processes have the same masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .world import World
 
 
 def digest(sparsifier: Sparsifier) -> int:
-    """63 bits of step, budgets and masks; of masks in shards, which no two processes share, their counts."""
+    """A 63-bit digest of step, budgets and masks; for sharded masks, of their counts."""
     text = hashlib.blake2b(digest_size=8)
     text.update(str([sparsifier.step, *(group.budget for group in sparsifier.groups)]).encode())
     for site in sparsifier.sites:
@@ -22,14 +22,14 @@ def digest(sparsifier: Sparsifier) -> int:
     return int.from_bytes(text.digest(), "little") >> 1
 
 
-def compare_masks(sparsifier: Sparsifier | None, world: World, where: str) -> None:
-    """Raise, on every process, where one has other masks than the main one."""
+def check_masks_agree(sparsifier: Sparsifier | None, world: World, where: str) -> None:
+    """Raise on every process if the masks of one differ from the main process's."""
     if sparsifier is None or world.size == 1:
         return
-    found = world.each(digest(sparsifier))
+    found = world.all_gather_int(digest(sparsifier))
     if other := [rank for rank, number in enumerate(found) if number != found[0]]:
         raise MasksDiffer(
             f"The masks of process {other[0]} are not those of process 0 at step {sparsifier.step} of {where}: "
             "go on from there with --resume, and if it happens again look at that process's machine.",
-            said=not world.main,
+            already_reported=not world.main,
         )

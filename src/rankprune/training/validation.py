@@ -1,4 +1,4 @@
-"""Whether model, data and settings go together: said before anything is trained or written."""
+"""Checks that model, data and settings go together before anything is trained or written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankprune.models import ModelError
 from rankprune.recipes.schema import Recipe
 
 
-def must_suit(recipe: Recipe, model: nn.Module, data: DataModule) -> None:
+def validate(recipe: Recipe, model: nn.Module, data: DataModule) -> None:
     if isinstance(data, CocoData):
         _detects(recipe, model)
     else:

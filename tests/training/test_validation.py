@@ -12,7 +12,7 @@ from rankprune.data.generate import write_coco
 from rankprune.models import ModelError, create_model
 from rankprune.recipes import load_recipe
 from rankprune.training import train
-from rankprune.training.suits import must_suit
+from rankprune.training.validation import validate
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_trial_leaves_no_trace() -> None:
     torch.manual_seed(0)
     model, data = create_model("test-tiny", 10, 1), data_of(16, 160, 100)
     state, chance = {key: value.clone() for key, value in model.state_dict().items()}, torch.get_rng_state()
-    must_suit(small(), model, data)
+    validate(small(), model, data)
     assert model.training
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), chance)
