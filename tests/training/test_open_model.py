@@ -17,7 +17,7 @@ FEW = ("epochs=1", "data.limit_train=16", "data.limit_test=4", "data.batch_size=
 
 def test_grey_images_of_a_vit(tmp_path: Path) -> None:
     outcome = train(load_recipe("fashion-rpg-90", [*FEW, "model.name=vit-tiny-cpu", "data.image_size=28"]), tmp_path)
-    _, example = open_model(outcome.folder)
+    example = open_model(outcome.folder).example
     assert example.shape == (1, 1, 28, 28)
     assert analyze(outcome.folder).macs.dense == outcome.result["macs_dense"]
 
@@ -27,6 +27,6 @@ def test_an_image_folder_at_its_own_size(tmp_path: Path) -> None:
     root = write_image_folder(tmp_path / "pictures", classes=2)
     data = [f"data={{name: imagefolder, root: {root}, image_size: null}}", "model.name=vgg-small-half"]
     outcome = train(load_recipe("fashion-rpg-90", [*FEW, *data]), tmp_path)
-    _, example = open_model(outcome.folder)
+    example = open_model(outcome.folder).example
     assert example.shape == (1, 3, 224, 224)
     assert analyze(outcome.folder).macs.dense == outcome.result["macs_dense"]

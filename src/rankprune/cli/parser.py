@@ -180,7 +180,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     prune = command("prune", "prune your own weights at once", _PRUNE, "prune")
     prune.add_argument("checkpoint", metavar="CHECKPOINT", help="a weights file (.pth, .safetensors, ...)")
-    prune.add_argument("--model", required=True, metavar="NAME", help="torchvision:NAME, timm:NAME or one of ours")
+    name = "whose weights these are: torchvision:NAME, timm:NAME or one of ours; our own files know it"
+    prune.add_argument("--model", metavar="NAME", help=name)
+    prune.add_argument("--image-size", type=int, metavar="N", help="pixels, where the model's own size is not meant")
     prune.add_argument("--sparsity", required=True, type=float, metavar="S", help="share of weights to cut: 0.9")
     prune.add_argument("--method", default="magnitude", metavar="NAME", help="a one-shot method (default: %(default)s)")
     prune.add_argument("--distribution", metavar="D", help="global, lamp, uniform, er or erk (default: the method's)")

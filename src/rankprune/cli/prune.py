@@ -16,10 +16,10 @@ from .output import emit
 
 def run(args: argparse.Namespace) -> int:
     out = weights_file(args.out)
-    model, _ = open_model(Path(args.checkpoint), args.model)
+    model, _, about = open_model(Path(args.checkpoint), args.model, args.image_size)
     report = prune(model, args.method, sparsity=args.sparsity, distribution=args.distribution, seed=args.seed)
     with writing(out):
-        save(model, out)
+        save(model, out, about=about.to_dict())
     size = out.stat().st_size
     found = {"file": str(out), "bytes": size, "kept": report.kept, "total": report.total, "sparsity": report.sparsity}
     layers = [{"name": layer.name, "kept": layer.kept, "total": layer.total} for layer in report.layers]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import nn
 
 from .._atomic import write_atomic
-from .sparse import need_dense
+from .sparse import ABOUT, need_dense
 
 
-def save_dense(model: nn.Module, path: str | Path) -> None:
-    """Write every entry of the state dict under its own name; the old file stays until the new one is complete."""
+def save_dense(model: nn.Module, path: str | Path, *, about: Mapping[str, Any] | None = None) -> None:
+    """Write every entry of the state dict under its own name; the old file stays until the new one is complete.
+
+    `about` is kept in the file's metadata: plain values that say which model the weights are of.
+    """
     # Copies: the format has no ties, and a tied weight must be found under both names.
     entries = model.state_dict().items()
     state = {name: need_dense(name, tensor).detach().cpu().contiguous().clone() for name, tensor in entries}
-    write_atomic(path, safetensors.torch.save(state, {"format": "pt"}))
+    more = {} if about is None else {ABOUT: json.dumps(dict(about), sort_keys=True)}
+    write_atomic(path, safetensors.torch.save(state, {"format": "pt", **more}))

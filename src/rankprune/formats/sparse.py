@@ -11,6 +11,7 @@ import contextlib
 import json
 import math
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -27,14 +28,22 @@ Values = Literal["exact", "float16", "bfloat16"]
 
 _KEY, _BLOB, _VERSION = "rankprune", "rankprune.sparse", 1
 _BYTES, _RATIO = 1 << 30, 1024  # what any file may unpack to, and how many times its own size
+ABOUT = "rankprune.model"  # in the metadata of plain files: which model they are of
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
 
 
-def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: Values = "exact") -> None:
+def save(
+    model: nn.Module | Mapping[str, Tensor],
+    path: str | Path,
+    *,
+    values: Values = "exact",
+    about: Mapping[str, Any] | None = None,
+) -> None:
     """Write a model (or a state dict); the old file stays until the new one is complete.
 
-    `values` may store the non-zeros of sparse tensors in half precision; "exact" is lossless to the bit.
+    `values` may store the non-zeros of sparse tensors in half precision; "exact" is lossless to the bit. `about` is
+    kept with the weights: plain values that say which model they are of (`read_about`).
     """
     if values not in get_args(Values):
         raise ValueError(f"values={values!r} is unknown: use 'exact', 'float16' or 'bfloat16'")
@@ -53,15 +62,17 @@ def save(model: nn.Module | Mapping[str, Tensor], path: str | Path, *, values: V
             continue
         first[where] = name
         tensor = tensor.cpu().contiguous()
-        entry, data = _pack(name, tensor, values)
-        if entry is None:
+        stored, data = _pack(name, tensor, values)
+        if stored is None:
             dense[name] = tensor.clone()
         else:
-            packed.append({"name": name, **entry})
+            packed.append({"name": name, **stored})
             blob += data
     if blob:
         dense[_BLOB] = torch.frombuffer(blob, dtype=torch.uint8)
-    entry = {"version": _VERSION, "tied": tied, "sparse": packed}
+    entry: dict[str, Any] = {"version": _VERSION, "tied": tied, "sparse": packed}
+    if about is not None:
+        entry["model"] = dict(about)
     entry["crc"] = _checksum(entry, dense)
     # One entry: safetensors writes several in no fixed order.
     write_atomic(path, safetensors.torch.save(dense, {_KEY: json.dumps(entry, sort_keys=True)}))
@@ -81,6 +92,18 @@ def is_ours(path: str | Path) -> bool:
     """Whether a safetensors file was written by `save`."""
     with _opened(path) as file:
         return _KEY in (file.metadata() or {})
+
+
+def read_about(path: str | Path) -> Any:
+    """What `save` was given as `about`, or None; of a file from elsewhere, so that it is to be checked."""
+    try:
+        with _opened(path) as file:
+            metadata = file.metadata() or {}
+        entry = json.loads(metadata.get(_KEY, "{}"))
+        found = json.loads(metadata[ABOUT]) if ABOUT in metadata else entry.get("model")
+    except (ValueError, RecursionError, AttributeError):
+        return None  # no safetensors file, or a damaged one, which `load` says
+    return found
 
 
 def load(path: str | Path, model: nn.Module | None = None, *, max_bytes: float | None = None) -> dict[str, Tensor]:
@@ -143,7 +166,18 @@ def fill(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> Non
         if tensor.shape != own[name].shape:
             shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
             raise ValueError(f"{path} is of another model: {name} is {shapes}")
-    model.load_state_dict(dict(state))
+    load_fitting(model, state)
+
+
+def load_fitting(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Load weights that are known to fit, whatever their order.
+
+    Files do not hold the versions of modules that `state_dict` has beside its tensors, and without them some modules
+    (torchvision's MNASNet) refuse to load: the model's own are taken.
+    """
+    complete = OrderedDict(state)
+    complete._metadata = getattr(model.state_dict(), "_metadata", None)  # type: ignore[attr-defined]
+    model.load_state_dict(complete, strict=False)  # not strict: BatchNorm's counters may be absent from old files
 
 
 def _pack(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any] | None, bytes]:

@@ -40,6 +40,12 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(fnmatch.filter(names, pattern))
 
 
+def is_model_name(text: str) -> bool:
+    """Whether a word on the command line names a model, known or misspelt, and not a file."""
+    library, colon, _ = text.partition(":")
+    return text in _BUILDERS or bool(colon and library in adapters.LIBRARIES) or not ("/" in text or "." in text)
+
+
 def create_model(
     name: str, num_classes: int = 10, in_channels: int = 3, pretrained: bool | str = False, **kwargs: Any
 ) -> nn.Module:

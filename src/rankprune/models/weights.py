@@ -13,23 +13,37 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rankprune.formats import is_ours, load
-from rankprune.formats.sparse import TooLarge
+from rankprune.formats.sparse import TooLarge, load_fitting
 from rankprune.models.errors import WeightsError
 
 # What training scripts call the state dict inside a checkpoint, and what wrappers put before its names.
 _CONTAINERS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
+# Heads that torchvision's networks have for training alone: of GoogLeNet, Inception v3 and segmentation.
+_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.", "aux_classifier.")
 
 
 def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
     """Load a ``.safetensors`` or torch file into ``model`` and return it; the model is untouched on error."""
     path = Path(path)
-    state = read_state_dict(path)
+    return fill_weights(model, read_state_dict(path), path)
+
+
+def fill_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> nn.Module:
+    """`load_weights` of what `read_state_dict` has read from `path`."""
+    state = without_auxiliary(model, state)
     misfit = describe_misfit(model, state)
     if misfit:
         raise WeightsError(f"{path.name} does not fit this model: {misfit}.")
-    model.load_state_dict(state)
+    load_fitting(model, state)
     return model
+
+
+def without_auxiliary(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out auxiliary heads for training that the file has and the model has not."""
+    own = tuple(prefix for prefix in _AUXILIARY if any(name.startswith(prefix) for name in model.state_dict()))
+    extra = tuple(prefix for prefix in _AUXILIARY if prefix not in own)
+    return {name: tensor for name, tensor in state.items() if not name.startswith(extra)}
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:

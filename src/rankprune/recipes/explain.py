@@ -30,7 +30,7 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
     if first["type"] == "missing":
         return f"{'.'.join([*place, key])} is missing: every run needs it."
     if first["type"] == "value_error":
-        return f"{first['ctx']['error']!s}."
+        return f"{str(first['ctx']['error']).rstrip('.')}."
     return f"{'.'.join([*place, key])}={first['input']!r} is wrong: {reason(first)}."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
+from rankprune.models.arguments import check_args
 from rankprune.models.extra import need
 
 need("pydantic", "train", "A recipe")
@@ -54,6 +55,11 @@ class Model(Section):
     pretrained: bool | str = False  # True: the library's default weights; or their name: IMAGENET1K_V1
     weights: str | None = None  # a local file to start from
     args: dict[str, Any] = {}  # for the model's own constructor
+
+    @model_validator(mode="after")
+    def plain_args(self) -> Model:
+        check_args(self.name, self.args)
+        return self
 
     @model_validator(mode="after")
     def one_start(self) -> Model:
@@ -114,6 +120,11 @@ class Distill(Section):
     temperature: float = Field(default=4.0, gt=0)
     alpha: float = Field(default=0.5, ge=0, le=1)
     args: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def plain_args(self) -> Distill:
+        check_args(self.model, self.args)
+        return self
 
 
 class Mix(Section):

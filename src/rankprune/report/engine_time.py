@@ -11,7 +11,7 @@ from rankprune.training.weights import open_model
 
 def engine_time(folder: Path, repeats: int = 10) -> dict[str, Any]:
     """Least milliseconds of each layer for one image, its kernel, and the whole beside torch; measured now."""
-    model, example = open_model(folder)
+    model, example, _ = open_model(folder)
     fast = compile(model, example)
     layers: list[dict[str, Any]] = [
         {

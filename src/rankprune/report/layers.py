@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from rankprune import flops
 from rankprune.data.sampling import seed_of
-from rankprune.models import create_model
 from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, rank_of, rounding, svdvals
 from rankprune.rank.table import prunable_weights
 from rankprune.rank.workers import share_out
@@ -23,7 +22,7 @@ from rankprune.training.folder import MODEL, RECIPE
 from rankprune.training.weights import open_model
 
 from .picture import picture
-from .runs import stamp_of
+from .runs import finite, stamp_of
 
 _POINTS = 128  # of a curve; more are not seen
 
@@ -98,7 +97,7 @@ class Layers:
         file = self.weights(folder)
         if file is not None and self.due(folder):
             stamp, began = (file, stamp_of(file)), time.monotonic()
-            model, example = open_model(file)
+            model, example, _ = open_model(file)
             self._known[folder] = stamp, layers_of(model, example, delta, self.side)
             self._not_before = time.monotonic() + self.patience * (time.monotonic() - began)
         return self._known.get(folder, (None, None))[1]
@@ -110,11 +109,9 @@ def untrained(folder: Path, delta: float, side: int) -> list[dict[str, Any]] | N
     file = Layers(side).weights(folder)
     if file is None:
         return None
-    recipe = read(folder / RECIPE)
-    model, example = open_model(file)
-    with torch.inference_mode():
-        classes = model(example).shape[-1]
+    seed = finite(read(folder / RECIPE).get("seed"))
+    about = open_model(file).about
     with torch.random.fork_rng():
-        torch.manual_seed(seed_of(recipe.get("seed", 0)))
-        fresh = create_model(recipe["model"]["name"], classes, example.shape[1], **recipe["model"].get("args", {}))
+        torch.manual_seed(seed_of(abs(int(seed or 0))))
+        fresh = about.build()
     return layers_of(fresh, None, delta, side)

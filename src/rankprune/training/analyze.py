@@ -37,5 +37,5 @@ class Analysis:
 
 def analyze(path: str | Path, model: str | None = None, delta: float = 0.1, image_size: int | None = None) -> Analysis:
     """Of a run folder, or of a weights file with its model's name."""
-    opened, example = open_model(Path(path), model, image_size)
+    opened, example, _ = open_model(Path(path), model, image_size)
     return Analysis(rank.profile(opened, delta), count_macs(opened, example.shape[1], example.shape[-1]))

@@ -15,7 +15,7 @@ from rankprune.engine.peers import Run, joined, onnx_file, timed, torch_eager
 from rankprune.formats import save
 from rankprune.formats.dense import save_dense
 from rankprune.formats.onnx import save_onnx
-from rankprune.models import load_weights
+from rankprune.models import About, load_weights
 
 from .folder import writing
 from .weights import at_least_one, must_exist, open_model
@@ -88,11 +88,11 @@ def export(
     source = Path(path)
     must_exist(source)
     target = _target(source, to, out)
-    network, example = open_model(source, model, image_size)
+    network, example, about = open_model(source, model, image_size)
     example = example.expand(batch, *example.shape[1:]).contiguous()
     threads = runtime.default_threads() if threads is None else threads
     with torch_threads(threads):
-        runner, run, error = _write(network, example, to, target, values, sparse_initializer, threads)
+        runner, run, error = _write(network, example, about, to, target, values, sparse_initializer, threads)
         engines = {"before": torch_eager(network, example, threads, target.parent, None), "after": run}
         before, after = in_turns(network, engines, example.shape, ROUNDS)
     after = replace(after, error=max(after.error, error))
@@ -101,7 +101,14 @@ def export(
 
 
 def _write(
-    network: nn.Module, example: Tensor, to: Target, target: Path, values: Values, sparse: bool, threads: int
+    network: nn.Module,
+    example: Tensor,
+    about: About,
+    to: Target,
+    target: Path,
+    values: Values,
+    sparse: bool,
+    threads: int,
 ) -> tuple[str, Run, float]:
     """Write the file; return what runs it, how, and the error that a check has found."""
     if to == "onnx":
@@ -116,9 +123,9 @@ def _write(
         return "engine", lambda x: timed(lambda: joined(loaded(x))), 0.0
     with writing(target):
         if to == "sparse":
-            save(network, target, values=values)
+            save(network, target, values=values, about=about.to_dict())
         else:
-            save_dense(network, target)
+            save_dense(network, target, about=about.to_dict())
     again = load_weights(copy.deepcopy(network), target)
     return "torch", torch_eager(again, example, threads, target.parent, None), 0.0
 

@@ -145,7 +145,7 @@ def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
 
     def write() -> dict[str, Any]:
         with writing(folder.path / MODEL):
-            save(model, folder.path / MODEL)
+            save(model, folder.path / MODEL, about=task.about().to_dict())
         result = describe(task, model, report, progress, folder.path / MODEL)
         folder.write_json(RESULT, result)
         return result

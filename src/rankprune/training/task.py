@@ -21,7 +21,7 @@ from rankprune.data.sampling import seed_of
 from rankprune.extras import Survival
 from rankprune.losses import distill
 from rankprune.method import DropGrow, method_info
-from rankprune.models import ModelError, create_model, load_weights
+from rankprune.models import About, ModelError, create_model, load_weights
 from rankprune.models.extra import need
 from rankprune.recipes.names import base_method
 from rankprune.recipes.schema import Recipe
@@ -94,6 +94,11 @@ class Task:
     def at_target(self) -> bool:
         """Whether an accuracy measured now counts: the sparsity is exactly the final one."""
         return self.sparsifier is None or all(group.at_target() for group in self.sparsifier.groups)
+
+    def about(self) -> About:
+        """What is needed to build the model again, for the file of its weights."""
+        settings, data = self.recipe.model, self.data
+        return About(settings.name, data.num_classes, data.in_channels, data.image_size, settings.args)
 
     def evaluated(self) -> nn.Module:
         """The model whose accuracy counts: the moving average where there is one, with the zeros of now."""

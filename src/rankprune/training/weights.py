@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from rankprune.data.coco import NOMINAL_SIZE
-from rankprune.models import ModelError, create_model, load_weights
-from rankprune.models.weights import read_state_dict
+from rankprune.formats.sparse import read_about
+from rankprune.models import About, ModelError, find_about
+from rankprune.models.weights import fill_weights, read_state_dict
 from rankprune.recipes.yaml_file import read
 
 from .folder import MODEL, RECIPE
 
+_SIZES = {"fashion": 28, "cifar10": 32, "imagefolder": 224, "coco": NOMINAL_SIZE}
 
-def open_model(path: Path, name: str | None = None, image_size: int | None = None) -> tuple[nn.Module, Tensor]:
+
+class Opened(NamedTuple):
+    """A model with the weights of a file, an example input, and what is needed to build it again."""
+
+    model: nn.Module
+    example: Tensor
+    about: About
+
+
+def open_model(path: Path, name: str | None = None, image_size: int | None = None) -> Opened:
     """A model with the weights of a run folder or a file, and an example input.
 
-    A run knows its model. For other files `name` says it; classes and channels are read off the weights.
+    Our own files and runs say which model they are of. For others `name` says it; classes and channels are found by
+    the shapes of that model. Nothing is fetched, and no code of the folder or file is run.
     """
     must_exist(path)
     at_least_one(image_size=image_size)
@@ -28,24 +42,34 @@ def open_model(path: Path, name: str | None = None, image_size: int | None = Non
             what = "an unfinished run" if (path / RECIPE).is_file() else "no run itself"
             raise ModelError(f"{path} holds {what}: give the folder of a finished one, which has a {MODEL}.")
         path = path / MODEL
-    recipe: dict[str, Any] = read(path.parent / RECIPE) if (path.parent / RECIPE).is_file() and name is None else {}
-    name = name or recipe.get("model", {}).get("name")
-    if name is None:
-        raise ModelError(f"Which model are the weights {path} of? Say it: --model torchvision:resnet18, for example.")
     state = read_state_dict(path)
-    kernels = [w for w in state.values() if w.ndim == 4]
-    matrices = [w for w in state.values() if w.ndim == 2]
-    data = recipe.get("data", {}).get("name", "")
-    # A ViT may begin with a matrix, which does not tell its channels from its pixels.
-    channels = 1 if data == "fashion" else kernels[0].shape[1] if kernels else 3
-    if (scores := state.get("roi_heads.box_predictor.cls_score.weight")) is not None:  # a detector has more matrices
-        matrices = [scores]
-    classes = matrices[-1].shape[0] if matrices else kernels[-1].shape[0] if kernels else 10
-    model = create_model(name, classes, channels, **recipe.get("model", {}).get("args", {}))
-    sizes = {"fashion": 28, "cifar10": 32, "imagefolder": 224, "coco": NOMINAL_SIZE}
-    known = sizes.get(data, 224 if ":" in name else 32)
-    size = image_size or recipe.get("data", {}).get("image_size") or known
-    return load_weights(model, path).eval(), torch.zeros(1, channels, size, size)
+    about = _about(path, name, state, image_size)
+    if image_size is not None:
+        about = replace(about, image_size=image_size)
+    if misfit := about.misfit(state):  # before the model takes any memory
+        raise ModelError(f"{path.name} does not fit {about.name}: {misfit}.")
+    example = torch.zeros(about.example_shape())
+    return Opened(fill_weights(about.build(), state, path).eval(), example, about)
+
+
+def _about(path: Path, name: str | None, state: Mapping[str, Tensor], image_size: int | None) -> About:
+    if (stored := read_about(path)) is not None:
+        about = About.from_dict(stored, path.name)
+        if name in (None, about.name):
+            return about
+    recipe = read(path.parent / RECIPE) if name is None and (path.parent / RECIPE).is_file() else {}
+    model, data = _table(recipe, "model"), _table(recipe, "data")
+    name = name or model.get("name")
+    if not isinstance(name, str):
+        raise ModelError(f"Which model are the weights {path} of? Say it: --model torchvision:resnet18, for example.")
+    about = find_about(name, model.get("args") or {}, state, image_size)
+    size = data.get("image_size") or _SIZES.get(str(data.get("name")))
+    return About.from_dict({**about.to_dict(), "image_size": size or about.image_size}, path)
+
+
+def _table(recipe: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = recipe.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def must_exist(path: Path) -> None:
