@@ -76,7 +76,7 @@ class Bench:
 
 def trained(bench: Bench, run: Path) -> None:
     """Masks as training left them, and an ERK twin with as many weights in all."""
-    model, example = open_model(run, None, None)
+    model, example, _ = open_model(run, None, None)
     twin = copy.deepcopy(model)
     weights = [p for p in twin.parameters() if p.ndim > 1]
     sparsity = 1 - sum(int(p.count_nonzero()) for p in weights) / sum(p.numel() for p in weights)

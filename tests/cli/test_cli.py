@@ -191,6 +191,8 @@ def test_analyze_of_a_run_and_of_a_file(runs: Path, capsys: pytest.CaptureFixtur
         assert main(["analyze", str(folder / file)]) == 0
         assert "features.24" in capsys.readouterr().out
     shutil.copy(folder / "model.sparse.safetensors", runs / "alone.safetensors")
+    assert main(["analyze", str(runs / "alone.safetensors")]) == 0  # the file itself says which model it is of
+    rankprune.save(rankprune.load(runs / "alone.safetensors"), runs / "alone.safetensors")  # which is now forgotten
     assert main(["analyze", str(runs / "alone.safetensors")]) == 2
     assert "--model" in capsys.readouterr().err
     assert main(["analyze", str(runs / "alone.safetensors"), "--model", "vgg-small", "--image-size", "14"]) == 0

@@ -28,7 +28,7 @@ from rankprune.training.weights import open_model
 
 def test_layers_are_those_of_the_rank_profile(runs: Path, data: dict[str, Any]) -> None:
     folder = next(runs.glob("*-rpg-*"))
-    model, example = open_model(folder)
+    model, example, _ = open_model(folder)
     profile, macs = rank.profile(model, 0.1), {row.name: row for row in flops.count(model, example).rows}
     layers = next(run for run in data["runs"] if run["method"] == "rpg")["layers"]
     assert [layer["name"] + ".weight" for layer in layers] == [row.name for row in profile.rows]
