@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "rankprune"
 LEVEL = {
     "_atomic": 0, "topk": 0, "budget": 0, "schedules": 0, "rank": 0, "flops": 1,
     "_sharding": 1, "_site": 1, "_registry": 1, "_summary": 1, "_clock": 1,
-    "_group": 2, "_periodic": 3, "method": 3, "_discover": 3, "_optimizers": 3, "_gradients": 3, "_checkpoint": 3, "_attach": 4,
+    "_growth": 2, "_group": 2, "_periodic": 3, "method": 3, "_discover": 3, "_optimizers": 3, "_gradients": 3, "_checkpoint": 3, "_attach": 4,
     "_hooks": 4, "methods": 4, "extras": 4, "sparsifier": 5, "oneshot": 5,
     "formats": 5, "engine": 5, "models": 5, "data": 6, "losses": 5,
     "recipes": 7, "training": 8, "integrations": 8, "report": 8, "paper": 9, "cli": 9, "__main__": 10,

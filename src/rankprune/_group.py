@@ -157,7 +157,7 @@ class Group:
         """Let the method set its masks for `step`."""
         with self.own_precision():
             self._reserve()
-            self.method.update(self)
+            self.method.run_update(self)
         self._forget()
 
     def own_precision(self) -> torch.autocast:
@@ -179,7 +179,7 @@ class Group:
         """Masks at attach."""
         with self.own_precision():
             self._reserve()
-            self.method.start(self)
+            self.method.run_start(self)
         self._forget()
 
     def at_target(self) -> bool:

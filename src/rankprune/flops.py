@@ -206,7 +206,7 @@ def training_flops(
         share = 1.0
     elif method in _BY_COURSE:
         share = mean
-    elif method in ("rigl", "svite"):  # Evci et al. 2020, App. H: one dense weight gradient in every + 1 steps
+    elif method in ("rigl", "svite", "east"):  # Evci et al. 2020, App. H: one dense weight gradient in every + 1 steps
         share = (3 * mean * every + 2 * mean + 1) / (3 * (every + 1))
     elif method in _DENSE_GRADIENT:
         share = (2 * mean + 1) / 3
@@ -216,7 +216,7 @@ def training_flops(
         moving = course[: max(1, round(update_end * len(course)))]
         share = mean + math.fsum(1 - x for x in moving) / (3 * every * len(moving)) * update_end
     else:
-        known = ", ".join(("dense", *_BY_COURSE, *_DENSE_GRADIENT, "rigl", "svite", "topkast", "rpg", "granet"))
+        known = ", ".join(("dense", *_BY_COURSE, *_DENSE_GRADIENT, "rigl", "svite", "east", "topkast", "rpg", "granet"))
         raise ValueError(f"No training cost is known for method '{method}'; choose one of {known}.")
     return share + extra
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import budget as budgets
 from ._group import Extra, Group
+from ._growth import GROW_INITS, GrowInit, explore, idle, initial_values
 from ._periodic import Gradual, Periodic
 from ._registry import MethodInfo, list_methods, method_info, register
 from ._site import Site
@@ -73,6 +74,14 @@ class Method:
     def update(self, group: Group) -> None:
         """Set the masks of the update at `group.step`."""
 
+    def run_start(self, group: Group) -> None:
+        """What the core calls at attach: `start`, and what a family of methods does around it."""
+        self.start(group)
+
+    def run_update(self, group: Group) -> None:
+        """What the core calls for an update: `update`, and what a family of methods does around it."""
+        self.update(group)
+
     def reached_at(self, group: Group) -> int:
         """The step whose update reaches the final budget."""
         return group.updates()[-1] if group.updates() else 0
@@ -120,7 +129,8 @@ class DropGrow(Periodic, Method):
     """Drop the worst active weights of each layer and grow as many elsewhere: two scores and a fraction.
 
     In the order of the RigL and RPG papers: each layer's count is set (by the budget), the `fraction` of it with the
-    lowest drop score leaves, and the best by grow score among all that is not kept enters; what was out enters at 0.
+    lowest drop score leaves, and the best by grow score among all that is not kept enters. What was out enters at 0,
+    or where `grow_init` says: "gradient" (-lr · g), "random" (small normal numbers) or "original" (as at attach).
     Two options stem from CHTs (Zhang et al. 2025): `drop="relative"` scores a weight by its share of what its neurons
     have, and `growth="sampled"` draws what enters with a chance in proportion to the grow score.
     """
@@ -130,9 +140,11 @@ class DropGrow(Periodic, Method):
     grow: Value = field(default=0.3, kw_only=True)
     drop: Literal["magnitude", "relative"] = field(default="magnitude", kw_only=True)
     growth: Literal["top", "sampled"] = field(default="top", kw_only=True)
+    grow_init: GrowInit = field(default="zero", kw_only=True)
 
     def updates(self, total_steps: int) -> Sequence[int]:
-        for name, allowed in (("drop", ("magnitude", "relative")), ("growth", ("top", "sampled"))):
+        choices = {"drop": ("magnitude", "relative"), "growth": ("top", "sampled"), "grow_init": GROW_INITS}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
         if not callable(self.grow) and not (isinstance(self.grow, (int, float)) and 0.0 <= self.grow <= 1.0):
@@ -178,6 +190,26 @@ class DropGrow(Periodic, Method):
         group.budget = group.final
         for site, count in zip(group.sites, group.counts(Site.random, group.budget)):
             site.mask.copy_(group.keep(site, Site.random, count))
+
+    def run_start(self, group: Group) -> None:
+        if self.grow_init == "original":
+            for site in group.sites:
+                site.state["original"] = site.weight.clone()
+        super().run_start(group)
+        if group.spent() < group.total:  # from a dense start all weights are explored
+            for site in group.sites:
+                site.state["explored"] = site.mask.clone()
+
+    def run_update(self, group: Group) -> None:
+        before = [] if self.grow_init == "zero" else [idle(site) for site in group.sites]
+        for site in group.sites:
+            explore(site)  # masks may have been set by hand since the last update
+        super().run_update(group)
+        for site in group.sites:
+            explore(site)
+        for site, stayed in zip(group.sites, before):
+            grown = idle(site) & ~stayed
+            site.weight.copy_(torch.where(grown, initial_values(site, self.grow_init), site.weight))
 
     def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
         """The part of a layer that certainly stays."""

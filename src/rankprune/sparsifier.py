@@ -88,6 +88,16 @@ class Sparsifier(StepHooks):
         return sum(g.budget for g in self.groups)
 
     @property
+    def explored(self) -> float | None:
+        """Share of the weights that were ever active, the R_s of in-time over-parameterisation (Liu et al. 2021).
+
+        Of the weights under methods that start sparse and grow; None where there is none.
+        """
+        sites = [site for site in self.sites if "explored" in site.state]
+        active = sum(site.count(site.state["explored"] | site.mask) for site in sites)
+        return active / sum(site.numel for site in sites) if sites else None
+
+    @property
     def timetable(self) -> list[Timetable]:
         """When masks are updated, one entry per method; `print(sp)` shows it."""
         return [group.timetable() for group in self.groups]
@@ -101,6 +111,7 @@ class Sparsifier(StepHooks):
         pairs = [(site, group.method.info.name) for group in self.groups for site in group.sites]
         layers = [Layer(site.name, tuple(site.shape), site.numel, site.kept(), method) for site, method in pairs]
         title = f"step {self.step} of {self.groups[0].total_steps}, target sparsity {self.target:.4%}"
+        title += f", explored {self.explored:.2%}" if self.explored is not None else ""
         return Report(layers, self.left_out, title)
 
     # -- what a user does -------------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
 from ..method import DropGrow, Site, register
 from ..schedules import Step
+from ._itop import itop_settings
 
 
 @register("rigl", paper="Evci et al. 2020, arXiv:1911.11134", family="drop and grow", needs=("grad",))
@@ -22,3 +23,12 @@ class RigL(DropGrow):
 
     def grow_score(self, site: Site) -> Tensor:
         return site.grad.abs()
+
+    @classmethod
+    def itop(cls, total_steps: int, **changes: Any) -> RigL:
+        """RigL-ITOP: an update in 4,000 steps, or 24 in a shorter training, each of up to half of every layer.
+
+        Other settings may be given as `changes`. Liu et al. 2021 also train with larger batches and for longer, since
+        both let more weights be explored reliably; `Sparsifier.explored` is their rate R_s.
+        """
+        return cls(**{**itop_settings(4_000, total_steps), **changes})
