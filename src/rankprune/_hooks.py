@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ._clock import Clock
-from ._gradients import GradientMask, all_finite
-from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped
-from ._sharding import local
+from ._gradients import GradientMask, LatentGradient, all_finite
+from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped, within_step
 from ._site import Site
 from .method import Extra, Group, Latent, Method
 
@@ -27,7 +26,8 @@ class StepHooks:
         self.sites = [site for group in groups for site in group.sites]
         assign(self.sites, optimizers)
         for site in self.sites:
-            if any(isinstance(h, GradientMask) for h in (site.parameter._post_accumulate_grad_hooks or {}).values()):
+            hooks = (site.parameter._post_accumulate_grad_hooks or {}).values()
+            if any(isinstance(hook, (GradientMask, LatentGradient)) for hook in hooks):
                 raise ValueError(f"{site.name} is attached already: detach() the first sparsifier before a second one")
         self._keeps_zeros = {o: keeps_zeros(o) for o in optimizers}
         self._clock = Clock()
@@ -44,11 +44,13 @@ class StepHooks:
         self._removed: dict[Site, Tensor] = {}  # what attach cut off, until the first step
         self._start()
         self._hooks: list[Any] = []
-        self._gradients: dict[Site, GradientMask] = {}
+        self._gradients: dict[Site, GradientMask | LatentGradient] = {}
         for group in groups:
             for site in group.sites:
-                self._gradients[site] = GradientMask(site, lambda group=group: self._wants_dense(group))  # type: ignore[misc]
-                self._hooks.append(site.parameter.register_post_accumulate_grad_hook(self._gradients[site]))
+                self._gradients[site] = gradient = self._gradient_hook(group, site)
+                self._hooks.append(site.parameter.register_post_accumulate_grad_hook(gradient))
+                if isinstance(gradient, LatentGradient):
+                    self._hooks.append(gradient)
         for o in optimizers:
             self._hooks.append(o.register_step_pre_hook(self._before))
             self._hooks.append(o.register_step_post_hook(self._after))
@@ -63,6 +65,8 @@ class StepHooks:
 
     @torch.compiler.disable
     def _before(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
+        if within_step(optimizer):
+            return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             self._prepare(optimizer)
@@ -90,9 +94,10 @@ class StepHooks:
             return
         for group, site in self._of(optimizer):
             if isinstance(group.method, Latent):
-                if site.parameter.grad is not None:
-                    grad = local(site.parameter.grad)
-                    grad.copy_(group.method.latent_grad(site, grad))
+                self._gradients[site].run()
+                site.grad_scale = grad_scale(optimizer)
+                group.method.before_step(site)
+                site.grad_scale = None
                 site.weight.copy_(site.state["latent"])
                 self._swapped[site] = group.method
             elif group not in self._updating and not group.method.dense_state:
@@ -133,6 +138,8 @@ class StepHooks:
     @torch.compiler.disable
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if within_step(optimizer):
+            return
         for parameter, grad in self._stash.pop(optimizer, []):
             parameter.grad = grad
         for group, site in [] if self._replaced() else self._of(optimizer):
@@ -216,6 +223,11 @@ class StepHooks:
         """Whether the next step (or one of several) moves this group's masks."""
         return group.retry or self._clock.due(group.updates(), within)
 
+    def _gradient_hook(self, group: Group, site: Site) -> GradientMask | LatentGradient:
+        if isinstance(group.method, Latent):
+            return LatentGradient(site, group.method, self._recent.clear)
+        return GradientMask(site, lambda: self._wants_dense(group))
+
     def _wants_dense(self, group: Group) -> bool:
         """Whether the step that a gradient arrives for needs this group's dense.
 
@@ -223,7 +235,7 @@ class StepHooks:
         """
         self._recent.clear()
         within = 2 if self._stepped else 1
-        return group.method.dense_state or isinstance(group.method, Latent) or self._due(group, within)
+        return group.method.dense_state or self._due(group, within)
 
     def _replaced(self) -> bool:
         """Whether a mask update stands in for the optimizer step that is under way."""

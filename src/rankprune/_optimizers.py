@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -75,6 +76,20 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     except Exception:  # an optimizer that cannot be tried is treated as one that does not keep zeros
         return False
     return True
+
+
+def within_step(optimizer: Optimizer) -> bool:
+    """Whether the caller's step hook belongs to a `super().step()` within a step of this optimizer.
+
+    torch wraps `step` of each class that was instantiated, so a subclass that calls its parent's runs the hooks twice.
+    A step that failed leaves no trace on the stack, as it would in a counter.
+    """
+    wrappers, frame = 0, sys._getframe(1)
+    while frame is not None and wrappers < 2:
+        is_wrapper = frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == Optimizer.__module__
+        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return wrappers > 1
 
 
 def skipped(optimizer: Optimizer) -> Tensor | None:

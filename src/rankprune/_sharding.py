@@ -11,12 +11,12 @@ from torch import Tensor
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a tensor that lies here: the tensor itself unless it is a DTensor."""
-    return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def sharded(tensor: Tensor, name: str) -> RowShards | None:
     """How this tensor is shared out by rows, or None where every rank has all of it."""
-    if not _is_sharded(tensor):
+    if not is_sharded(tensor):
         return None
     placements: tuple[Any, ...] = tensor.placements  # type: ignore[attr-defined]
     dims = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
@@ -86,5 +86,6 @@ class RowShards:
         return whole.split(self.rows)[self.rank]
 
 
-def _is_sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether a tensor is a DTensor, of which a part lies here."""
     return hasattr(tensor, "placements") and hasattr(tensor, "to_local")

@@ -272,8 +272,14 @@ class Latent(Method):
         return torch.where(site.mask, site.state["latent"], 0.0)
 
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        """The latent's gradient from the weight's; linear in it, since it may still carry a loss scale."""
+        """The latent's gradient from the weight's, or from a part of it: linear, and a function of both alone.
+
+        It is called as gradients arrive, before they are added up, averaged over processes, unscaled and clipped.
+        """
         return grad
+
+    def before_step(self, site: Site) -> None:
+        """Just before an optimizer step: `site.grad` is the latent's gradient as the step will use it."""
 
     def to_latent(self, weight: Tensor) -> Tensor:
         """The latent whose dense image is this weight."""

@@ -201,6 +201,34 @@ def test_a_step_a_fused_optimizer_skips_changes_no_weight(method: str) -> None:
     assert sp.step == 4
 
 
+@pytest.mark.parametrize("method", ["rigl", "feather"])
+def test_an_optimizer_that_calls_its_parents_step_counts_once(method: str) -> None:
+    """torch runs step hooks for each class of a `super().step()` whose `step` it has wrapped."""
+
+    class Logging(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    def run(kind: type[torch.optim.SGD]) -> tuple[rp.Sparsifier, nn.Module]:
+        model = cnn()
+        optimizer = kind(model.parameters(), lr=0.05, momentum=0.9)
+        sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24, **({"every": 4} if method == "rigl" else {}))
+        train(model, optimizer, 1, 12)
+        x, y = batch(13)
+        loss = optimizer.step(lambda: backward(model, x, y))
+        assert loss is not None
+        return sp, model
+
+    def backward(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    (plain, first), (logged, second) = run(torch.optim.SGD), run(Logging)
+    assert plain.step == logged.step == 13
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
+
+
 def test_the_clock_holds_no_flag_a_step() -> None:
     """After the last update nobody asks for the time: what may have been skipped is one number on the device."""
     clock = Clock()

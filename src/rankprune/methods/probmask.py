@@ -10,7 +10,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .._optimizers import grad_scale
 from .._site import seeded
 from ..method import Group, Latent, Site, register
 from ..schedules import Step, as_ramp, as_step, cosine, cubic
@@ -53,13 +52,14 @@ class ProbMask(Latent):
         return torch.where(site.mask, site.state["latent"] * site.state["soft"], 0.0)
 
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        soft, probability = site.state["soft"], site.state["probability"]
+        return torch.where(site.mask, grad * site.state["soft"], 0.0)
+
+    def before_step(self, site: Site) -> None:
+        """∂L/∂s but for T: w ∂L/∂(wm) m (1 - m) (1/s + 1/(1 - s)), of which `site.grad` has m ∂L/∂(wm)."""
         if "slope" in site.state:
-            scale = grad_scale(site.optimizer)
-            odds = 1 / (probability + EPS) + 1 / (1 - probability + EPS)  # of logit s; times m (1 - m), which goes to 0
-            slope = grad * site.state["latent"] * (soft * (1 - soft) * odds)
-            site.state["slope"] = slope if scale is None else slope / scale.to(slope)
-        return torch.where(site.mask, grad * soft, 0.0)
+            probability = site.state["probability"]
+            odds = 1 / (probability + EPS) + 1 / (1 - probability + EPS)
+            site.state["slope"] = site.grad * site.state["latent"] * ((1 - site.state["soft"]) * odds)
 
     def update(self, group: Group) -> None:
         if group.step >= self.reached_at(group):

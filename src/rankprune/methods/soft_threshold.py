@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .._optimizers import grad_scale
 from ..method import Group, Site, register
 from ._threshold import Thresholded
 
@@ -42,13 +41,13 @@ class STR(Thresholded):
         return torch.sigmoid(site.state["s"] + size)
 
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        """∂L/∂W is the gradient above the threshold; ∂L/∂s = -g'(s) Σ sign(W) ∂L/∂Ŵ over the same is kept for later."""
-        grad, threshold = torch.where(site.mask, grad, 0.0), site.state["threshold"]
-        pull = (grad * site.state["latent"].sign()).sum()
-        pull = site.shards.sum(pull) if site.shards else pull
-        scale = grad_scale(site.optimizer)
-        site.state["slope"] = -threshold * (1 - threshold) * (pull if scale is None else pull / scale.to(pull))
-        return grad
+        """∂L/∂W is ∂L/∂Ŵ above the threshold."""
+        return torch.where(site.mask, grad, 0.0)
+
+    def before_step(self, site: Site) -> None:
+        """∂L/∂s = -g'(s) Σ sign(W) ∂L/∂Ŵ over what is above the threshold."""
+        pull, threshold = (site.grad * site.state["latent"].sign()).sum(), site.state["threshold"]
+        site.state["slope"] = -threshold * (1 - threshold) * (site.shards.sum(pull) if site.shards else pull)
 
     def update(self, group: Group) -> None:
         for site in group.sites:
