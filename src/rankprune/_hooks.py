@@ -96,7 +96,7 @@ class StepHooks:
             if isinstance(group.method, Latent):
                 self._gradients[site].run()
                 site.grad_scale = grad_scale(optimizer)
-                group.method.before_step(site)
+                group.method.note_grad(site)
                 site.grad_scale = None
                 site.weight.copy_(site.state["latent"])
                 self._swapped[site] = group.method

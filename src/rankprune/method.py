@@ -278,7 +278,7 @@ class Latent(Method):
         """
         return grad
 
-    def before_step(self, site: Site) -> None:
+    def note_grad(self, site: Site) -> None:
         """Just before an optimizer step: `site.grad` is the latent's gradient as the step will use it."""
 
     def to_latent(self, weight: Tensor) -> Tensor:

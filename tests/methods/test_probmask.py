@@ -88,7 +88,7 @@ def test_gradients_of_weight_and_probability() -> None:
     got = line.group.method.latent_grad(site, grads.float())
     assert torch.allclose(got.double()[inside], latent.grad[inside], atol=1e-5)
     site.parameter.grad = got
-    line.group.method.before_step(site)
+    line.group.method.note_grad(site)
     slope = site.state["slope"].double() * heat
     assert int(inside.sum()) > 10
     assert torch.allclose(slope[inside], chance.grad[inside], rtol=1e-3, atol=1e-4)

@@ -54,7 +54,7 @@ class ProbMask(Latent):
     def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
         return torch.where(site.mask, grad * site.state["soft"], 0.0)
 
-    def before_step(self, site: Site) -> None:
+    def note_grad(self, site: Site) -> None:
         """∂L/∂s but for T: w ∂L/∂(wm) m (1 - m) (1/s + 1/(1 - s)), of which `site.grad` has m ∂L/∂(wm)."""
         if "slope" in site.state:
             probability = site.state["probability"]

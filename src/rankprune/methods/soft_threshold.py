@@ -44,7 +44,7 @@ class STR(Thresholded):
         """∂L/∂W is ∂L/∂Ŵ above the threshold."""
         return torch.where(site.mask, grad, 0.0)
 
-    def before_step(self, site: Site) -> None:
+    def note_grad(self, site: Site) -> None:
         """∂L/∂s = -g'(s) Σ sign(W) ∂L/∂Ŵ over what is above the threshold."""
         pull, threshold = (site.grad * site.state["latent"].sign()).sum(), site.state["threshold"]
         site.state["slope"] = -threshold * (1 - threshold) * (site.shards.sum(pull) if site.shards else pull)
