@@ -42,7 +42,44 @@ def vit(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
     return TinyViT().to(dtype)
 
 
-NETS: dict[str, Callable[..., nn.Module]] = {"cnn": cnn, "vit": vit}
+class Conv1D(nn.Module):
+    """As Hugging Face has it: a linear layer whose weight is (inputs, outputs). It is known by its name and module."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) * 0.2)
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+Conv1D.__module__ = "transformers.pytorch_utils"
+
+
+class TinyRecurrent(nn.Module):
+    """Rows of the picture as a sequence: an LSTM in both directions, a GRU, a cell, a transposed linear layer, a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(24, 8, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(16, 12, batch_first=True)
+        self.cell = nn.RNNCell(12, 12)
+        self.mix = Conv1D(16, 12)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, _ = self.lstm(x.transpose(1, 2).flatten(2))
+        rows, _ = self.gru(rows)
+        return self.head(torch.relu(self.mix(self.cell(rows[:, -1], rows.mean(1)))))
+
+
+def recurrent(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(seed)
+    return TinyRecurrent().to(dtype)
+
+
+NETS: dict[str, Callable[..., nn.Module]] = {"cnn": cnn, "vit": vit, "recurrent": recurrent}
 
 
 def batch(step: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:

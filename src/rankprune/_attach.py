@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from . import budget as budgets
-from ._discover import find_sites, matches_name
-from ._registry import create, method_info
+from ._discover import find_sites, matches_name, survey
+from ._registry import create, method_info, settings_for
+from ._summary import Report
 from .method import Extra, Group, Method, Periodic
 
 FEW_UPDATES = 20  # below this, attach warns
@@ -35,6 +36,7 @@ def build_groups(
     seed: int,
     extras: Sequence[Extra],
     hyper: Mapping[str, Any],
+    include: Any = (),
 ) -> tuple[list[Group], dict[str, str]]:
     model = sources.model
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
@@ -43,10 +45,10 @@ def build_groups(
         raise ValueError(
             f"sparsity={sparsity} is given beside a method object with sparsity={method.sparsity}: give one of them"
         )
-    sites, left_out = find_sites(model, dense)
+    sites, left_out = find_sites(model, dense, include)
     if not sites:
         why = f"all are left out ({', '.join(sorted(set(left_out.values())))})" if left_out else "build it of them"
-        raise ValueError(f"{type(model).__name__} has no prunable weight of Conv, Linear or attention: {why}")
+        raise ValueError(f"{type(model).__name__} has no weight of a known layer to prune: {why}")
     rules: Mapping[str, Any] = method if isinstance(method, Mapping) else {"*": method}
     if not rules:
         raise ValueError(f"method={method} names no method: give a glob and a method to each part of the model")
@@ -72,29 +74,38 @@ def build_groups(
     return groups, left_out
 
 
-def split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
-    """A name such as "acdc+ham" is a method and the extras to add to it; `ham={"alpha": 100}` is for the extra."""
-    if not isinstance(spec, str) or "+" not in spec:
-        return spec, [], hyper
-    from .extras import create_extra
+def make_report(groups: Sequence[Group], left_out: Mapping[str, str], title: str = "") -> Report:
+    """Counts per layer, and how much of the whole model they are."""
+    model = groups[0].model
+    assert model is not None
+    return Report([layer for g in groups for layer in g.layers()], left_out, title, *survey(model, left_out))
 
-    name, *extras = spec.split("+")
-    made = [create_extra(extra, **hyper.get(extra, {})) for extra in extras]
-    return name, made, {key: value for key, value in hyper.items() if key not in extras}
+
+def split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
+    """A name such as "acdc+ham" is a method and the extras to add to it; `ham={"alpha": 100}` is for that extra."""
+    from .extras import create_extra, list_extras
+
+    options = {key: value for key, value in hyper.items() if key in list_extras() and isinstance(value, Mapping)}
+    for extra, settings in options.items():
+        create_extra(extra, **settings)  # checked also where this method has no such extra
+    name, *extras = spec.split("+") if isinstance(spec, str) else [spec]
+    made = [create_extra(extra, **options.get(extra, {})) for extra in extras]
+    return name, made, {key: value for key, value in hyper.items() if key not in options}
 
 
 def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Method:
     """A method object of our own, with its sparsity, from a name, a mapping of its fields or an object."""
     if isinstance(spec, str):
-        made: Method = create(method_info(spec).cls, hyper)
+        made: Method = create(method_info(spec).cls, settings_for(spec, hyper))
     elif isinstance(spec, Mapping):
         fields = dict(spec)
         if "method" not in fields:
             raise ValueError(f"{dict(spec)} names no method: add 'method'")
-        made = create(method_info(fields.pop("method")).cls, {**hyper, **fields})
+        name = fields.pop("method")
+        made = create(method_info(name).cls, {**settings_for(name, hyper), **fields})
     elif isinstance(spec, Method):
-        if hyper:
-            raise ValueError(f"{next(iter(hyper))} goes into the method object itself, not beside it")
+        if own := settings_for(spec.info.name, hyper):
+            raise ValueError(f"{next(iter(own))} goes into the method object itself, not beside it")
         made = spec
     else:
         raise TypeError(f"method={spec!r} is neither a name nor a method nor a mapping of globs to them")

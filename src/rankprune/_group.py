@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from . import budget as budgets
 from ._site import Site
-from ._summary import Timetable
+from ._summary import Layer, Timetable
 from .topk import keep_largest, select
 
 if TYPE_CHECKING:
@@ -73,6 +73,11 @@ class Group:
 
     def updates(self) -> Sequence[int]:
         return self.method.updates(self.total_steps)
+
+    def layers(self) -> list[Layer]:
+        """What a person reads about each weight."""
+        name = self.method.info.name
+        return [Layer(s.name, tuple(s.shape), s.numel, s.kept(), name, s.rows, s.refills) for s in self.sites]
 
     def timetable(self) -> Timetable:
         """When masks are updated; `reached_at` needs the final budget, so not before `start`."""

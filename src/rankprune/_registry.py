@@ -84,6 +84,18 @@ def create(cls: type, hyper: Mapping[str, Any]) -> Any:
     return cls(**hyper)
 
 
+def settings_for(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of one method: `rigl={"every": 10}` is for the method of that name alone, and wins.
+
+    Those of other methods are checked as well, so that a sweep does not stop at its last method for a misspelt name.
+    """
+    _load_all()
+    named = {key: value for key, value in hyper.items() if key in _METHODS and isinstance(value, Mapping)}
+    for other, settings in named.items():
+        create(_METHODS[other].cls, settings)
+    return {**{key: value for key, value in hyper.items() if key not in named}, **named.get(name, {})}
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the nearest known word, or all of them."""
     known = sorted(known)

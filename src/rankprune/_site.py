@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ._layers import Kind, standardises
 from ._sharding import RowShards, local
 
-Kind = Literal["conv", "linear", "attention"]
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CACHED = 2**18  # weights masked at a time on a CPU
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -78,6 +78,16 @@ class Site:
     @property
     def shape(self) -> torch.Size:
         return self.parameter.shape
+
+    @property
+    def rows(self) -> int:
+        """Output units: the rows of the weight as a matrix."""
+        return self.shape[1] if self.transposed else self.shape[0]
+
+    @property
+    def refills(self) -> bool:
+        """Whether the layer's forward turns the zeros of its weight into other values."""
+        return standardises(self.module)
 
     @property
     def numel(self) -> int:

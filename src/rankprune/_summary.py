@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,10 +14,17 @@ class Layer:
     total: int
     kept: int
     method: str = ""
+    rows: int = 1  # output units
+    refills: bool = False  # the layer's forward turns zeros of the weight into other values
 
     @property
     def sparsity(self) -> float:
         return 1.0 - self.kept / self.total
+
+    @property
+    def collapsed(self) -> bool:
+        """Fewer weights than one for every ten rows: next to nothing passes."""
+        return 10 * self.kept < self.rows
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,27 @@ class Report:
     layers: Sequence[Layer]
     left_out: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
+    parameters: int = 0  # of the whole model, biases and norms among them
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of what was left out
+
+    @property
+    def model_sparsity(self) -> float:
+        """Share of all parameters of the model that is cut."""
+        return (self.total - self.kept) / max(self.parameters, self.total)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the sparsity other than it looks, by the names of the layers."""
+        found = []
+        if empty := [layer for layer in self.layers if layer.collapsed]:
+            names = _some([f"{x.name} ({x.kept:,} of {x.total:,} for {x.rows:,} rows)" for x in empty])
+            found.append(
+                f"nearly empty, so that next to nothing passes: {names}; use distribution='lamp' or 'erk', "
+                f"add the extra rank_floor, or keep them with dense="
+            )
+        if refilled := [layer.name for layer in self.layers if layer.refills]:
+            found.append(refills(refilled))
+        return found
 
     @property
     def total(self) -> int:
@@ -43,9 +72,32 @@ class Report:
         rows = [(x.name, "×".join(map(str, x.shape)), f"{x.kept:,}", f"{x.total:,}", f"{x.sparsity:.2%}", x.method)
                 for x in self.layers]  # fmt: skip
         rows.append(("all prunable weights", "", f"{self.kept:,}", f"{self.total:,}", f"{self.sparsity:.4%}", ""))
+        if self.parameters:
+            cut = self.total - self.kept
+            whole = (f"{self.parameters - cut:,}", f"{self.parameters:,}", f"{self.model_sparsity:.4%}")
+            rows.append(("all parameters of the model", "", *whole, ""))
         lines = table(("weight", "shape", "kept", "of", "sparsity", "method"), rows)
-        notes = [f"left out: {name} ({reason})" for name, reason in self.left_out.items()]
+        notes = [f"left out: {self._sized(name)} ({reason})" for name, reason in self.left_out.items()]
+        notes += self.warnings
         return "\n".join([*([self.title] if self.title else []), *lines, *notes])
+
+
+    def _sized(self, name: str) -> str:
+        shape = self.shapes.get(name)
+        return name if shape is None else f"{name} {'×'.join(map(str, shape))}, {math.prod(shape):,} weights"
+
+
+def refills(names: Sequence[str]) -> str:
+    """What is said of layers that standardise their weight."""
+    return (
+        f"standardised in forward, which turns zeros into other values, so that these run dense: {_some(names)}; "
+        f"keep them with dense= or use plain convolutions"
+    )
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 @dataclass(frozen=True)

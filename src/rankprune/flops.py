@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.utils.rnn import PackedSequence
 
-_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+from ._layers import PROJECTIONS, weights_of
+
 # (name of the weight, block of its rows, blocks it has) -> positions it met, over all calls
 _Uses = dict[tuple[str, int, int], int]
 
@@ -105,13 +107,15 @@ def _uses(model: nn.Module, example: Any) -> tuple[dict[str, Tensor], _Uses]:
     weights: dict[str, Tensor] = {}
     handles = []
     for name, module in model.named_modules():
-        if isinstance(module, (_ConvNd, nn.Linear)):
-            own = names.get(id(module.weight), _join(name, "weight"))  # a tied weight goes by its first name
-            handles.append(module.register_forward_hook(_layer_hook(own, uses)))
-            weights[own] = module.weight
-        elif isinstance(module, nn.MultiheadAttention):
+        own = {}
+        for attribute, _, _ in weights_of(module):
+            if (weight := getattr(module, attribute)) is not None:
+                own[attribute] = names.get(id(weight), _join(name, attribute))  # a tied weight goes by its first name
+                weights[own[attribute]] = weight
+        if isinstance(module, nn.MultiheadAttention):
             handles.append(module.register_forward_hook(_attention_hook(name, uses), with_kwargs=True))
-            weights |= {_join(name, k): w for k in _PROJECTIONS if (w := getattr(module, k)) is not None}
+        elif own:
+            handles.append(module.register_forward_hook(_layer_hook(list(own.values()), uses), with_kwargs=True))
     try:
         _forward(model, example)
     finally:
@@ -148,16 +152,24 @@ def _forward(model: nn.Module, example: Any) -> None:
             module.training = mode
 
 
-def _layer_hook(name: str, uses: _Uses) -> Callable[..., None]:
-    def record(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        # A kernel meets every output position, a transposed kernel every input position.
-        if isinstance(module, _ConvTransposeNd):
-            positions = args[0].numel() // module.in_channels
-        else:
-            positions = output.numel() // (module.out_channels if isinstance(module, _ConvNd) else output.shape[-1])
-        uses[name, 0, 1] = uses.get((name, 0, 1), 0) + positions
+def _layer_hook(names: Sequence[str], uses: _Uses) -> Callable[..., None]:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        given = args[0] if args else next(iter(kwargs.values()))
+        met = _positions_met(module, given, output)
+        for name in names:
+            uses[name, 0, 1] = uses.get((name, 0, 1), 0) + met
 
     return record
+
+
+def _positions_met(module: nn.Module, given: Any, output: Any) -> int:
+    """A kernel meets every output position, a transposed kernel every input position, an RNN's matrix every token."""
+    if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        tokens = given.data if isinstance(given, PackedSequence) else given
+        return tokens.numel() // module.input_size
+    if isinstance(module, _ConvTransposeNd):
+        return given.numel() // module.in_channels
+    return output.numel() // (module.out_channels if isinstance(module, _ConvNd) else output.shape[-1])
 
 
 def _attention_hook(name: str, uses: _Uses) -> Callable[..., None]:
@@ -169,7 +181,7 @@ def _attention_hook(name: str, uses: _Uses) -> Callable[..., None]:
         if module.in_proj_weight is not None:
             met = {(_join(name, "in_proj_weight"), block, 3): n for block, n in enumerate(tokens)}
         else:
-            met = {(_join(name, key), 0, 1): n for key, n in zip(_PROJECTIONS[1:], tokens)}
+            met = {(_join(name, key), 0, 1): n for key, n in zip(PROJECTIONS[1:], tokens)}
         met[_join(name, "out_proj.weight"), 0, 1] = tokens[0]
         for key, n in met.items():
             uses[key] = uses.get(key, 0) + n

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._attach import Sources, build_groups
+from ._attach import Sources, build_groups, make_report
 from ._registry import method_info
 from ._site import Site
-from ._summary import Layer, Report
+from ._summary import Report
 from .method import Method, Score
 from .topk import keep_largest
 
@@ -21,30 +21,34 @@ from .topk import keep_largest
 @torch.no_grad()
 def prune(
     model: nn.Module,
-    method: str | Method = "magnitude",
+    method: str | Method = "lamp",
     *,
     sparsity: float,
     distribution: str | None = None,
     seed: int = 0,
     dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    include: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
     data: Iterable[Any] | None = None,
     loss_fn: Callable[..., Tensor] | None = None,
 ) -> Report:
     """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static".
 
-    `distribution` is the method's own unless given.
+    The default cuts by magnitude with LAMP's counts per layer, as one global threshold can empty whole layers. With
+    another method, `distribution` is its own unless given.
     """
     info = method_info(method) if isinstance(method, str) else method.info
     hyper = {} if distribution is None else {"distribution": distribution}
     if not issubclass(info.cls, Score) or not info.cls.at_once:
         raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
-    groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper)
+    groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper, include)
     (group,) = groups
     group.final = group.method.final_budget(group)
     group.start()
     for site in group.sites:
         site.hide(site.weight)
-    report = Report([Layer(s.name, tuple(s.shape), s.numel, s.kept(), info.name) for s in group.sites], left_out)
+    report = make_report(groups, left_out)
+    for warning in report.warnings:
+        warnings.warn(warning, stacklevel=3)
     idle = report.kept - sum(site.count(site.weight) for site in group.sites)
     if idle:
         warnings.warn(f"{idle:,} of the {report.kept:,} weights that stay were 0 before: it is sparser", stacklevel=3)

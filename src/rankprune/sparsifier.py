@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import _checkpoint
-from ._attach import Sources, build_groups
+from ._attach import Sources, build_groups, make_report
 from ._hooks import StepHooks
 from ._optimizers import unwrap
 from ._sharding import local
 from ._site import canonical
-from ._summary import Layer, Report, Timetable
+from ._summary import Report, Timetable, refills
 from .method import Extra, Group, Method
 
 __all__ = ["NotAtTarget", "Sparsifier", "attach"]
@@ -33,6 +34,7 @@ def attach(
     sparsity: float | None = None,
     total_steps: int,
     dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    include: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
     seed: int = 0,
     extras: Sequence[Extra] = (),
     example: Any = None,
@@ -43,11 +45,14 @@ def attach(
     """Make `optimizer.step()` prune the model; the training loop stays as it is.
 
     `method` is a name, a configured method, or a mapping glob -> method (first match wins, each with its own sparsity).
+    `dense` leaves weights out and `include` adds others (embeddings, bare parameters), by glob or by module type.
     `total_steps` counts optimizer steps. `example` is an input of the model, needed for `budget="macs"` only; `data`
     (an iterable of batches) and `loss_fn(outputs, targets)` are for the methods whose `needs` name them.
     """
     sources = Sources(model, data, loss_fn, example)
-    groups, left_out = build_groups(sources, method, sparsity, total_steps, dense, seed, extras, hyper)
+    groups, left_out = build_groups(sources, method, sparsity, total_steps, dense, seed, extras, hyper, include)
+    if refilled := [site.name for group in groups for site in group.sites if site.refills]:
+        warnings.warn(refills(refilled), stacklevel=2)
     optimizers = [unwrap(o) for o in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
     return Sparsifier(optimizers, groups, left_out)
 
@@ -108,11 +113,9 @@ class Sparsifier(StepHooks):
 
     def summary(self) -> Report:
         """Weights kept per layer, and what was left out and why; prints as a table."""
-        pairs = [(site, group.method.info.name) for group in self.groups for site in group.sites]
-        layers = [Layer(site.name, tuple(site.shape), site.numel, site.kept(), method) for site, method in pairs]
         title = f"step {self.step} of {self.groups[0].total_steps}, target sparsity {self.target:.4%}"
         title += f", explored {self.explored:.2%}" if self.explored is not None else ""
-        return Report(layers, self.left_out, title)
+        return make_report(self.groups, self.left_out, title)
 
     # -- what a user does -------------------------------------------------------------------------------------------
 
@@ -169,6 +172,8 @@ class Sparsifier(StepHooks):
                     raise NotAtTarget(self._off_target(group))
             self._clean()
             self._report = self.summary()
+            for warning in self._report.warnings:
+                warnings.warn(warning, stacklevel=2)
             self.detach()
         return self._report
 

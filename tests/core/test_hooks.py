@@ -456,7 +456,7 @@ def test_tied_frozen_dense_transposed_and_attention_weights() -> None:
         "attention.out_proj.weight", "fused.in_proj_weight", "fused.out_proj.weight",
     ]  # fmt: skip
     assert sp.left_out == {"stem.weight": "kept dense", "frozen.weight": "frozen"}
-    assert "frozen.weight (frozen)" in str(sp.summary())
+    assert "frozen.weight 3×6, 18 weights (frozen)" in str(sp.summary())
     assert next(s for s in sp.sites if s.name == "up.weight").transposed
     assert set(sp.masks) <= set(dict(model.named_parameters()))
     for step in range(1, 25):

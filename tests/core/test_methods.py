@@ -170,7 +170,7 @@ def test_methods_per_layer_and_what_they_leave_out() -> None:
     train(model, optimizer, 1, 10)
     report = sp.finalize()
     assert [layer.kept for layer in report.layers] == [108, 128]
-    assert "3.weight (no method named for it)" in str(report)
+    assert "3.weight 16×8×3×3, 1,152 weights (no method named for it)" in str(report)
 
 
 def test_macs_as_the_budget() -> None:

@@ -40,6 +40,23 @@ def test_a_file_is_a_product(tmp_path: Path) -> None:
     }
 
 
+def test_settings_named_after_a_method_are_for_that_method(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "task: fashion\nmethods: [dense, rigl, feather, gmp+ham]\nsparsities: [95]\n"
+        "overrides: [method.rigl.grow=0.2, method.ham.alpha=3]\nvary: {method.rigl.every: [5, 7]}\n"
+    )
+    dense, first, second, feather, gmp = read_sweep(file)
+    assert dense.method is None
+    assert [r.method.hyper for r in (first, second)] == [{"every": 5, "grow": 0.2}, {"every": 7, "grow": 0.2}]  # type: ignore[union-attr]
+    assert feather == load_recipe("fashion-feather-95")
+    assert gmp.method is not None
+    assert gmp.method.hyper == {"every": 5, "prune_end": 0.7, "ham": {"alpha": 3}}
+    file.write_text("recipes: [fashion-feather-95]\noverrides: [method.rigl.evry=3]\n")
+    with pytest.raises(RecipeError, match=r"rigl has no hyper-parameter 'evry'"):
+        read_sweep(file)
+
+
 def test_runs_that_an_override_makes_the_same_are_one(tmp_path: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text("recipes: [fashion-dense, fashion-random-90]\nseeds: [0, 1, 2]\n")

@@ -184,7 +184,7 @@ def build_parser() -> argparse.ArgumentParser:
     prune.add_argument("--model", metavar="NAME", help=name)
     prune.add_argument("--image-size", type=int, metavar="N", help="pixels, where the model's own size is not meant")
     prune.add_argument("--sparsity", required=True, type=float, metavar="S", help="share of weights to cut: 0.9")
-    prune.add_argument("--method", default="magnitude", metavar="NAME", help="a one-shot method (default: %(default)s)")
+    prune.add_argument("--method", default="lamp", metavar="NAME", help="a one-shot method (default: %(default)s)")
     prune.add_argument("--distribution", metavar="D", help="global, lamp, uniform, er or erk (default: the method's)")
     prune.add_argument("--seed", type=int, default=0, metavar="N", help="of methods that draw lots")
     prune.add_argument("--out", required=True, metavar="FILE", help="where to save: a .safetensors file")

@@ -8,8 +8,9 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 
+from rankprune._layers import weights_of
 from rankprune.rank.matching import structural_rank
 from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, exact_rank, matrix, rank_of, rounding, svdvals
 from rankprune.rank.workers import share_out
@@ -64,27 +65,20 @@ class RankProfile:
         return "\n".join(lines)
 
 
-_PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-
-
 def prunable_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Each weight once by parameter name, as a matrix with one row an output; attention's projections among them."""
+    """Each layer's weight once by parameter name, as a matrix with one row an output."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}  # a tied weight by its first
     seen: set[int] = set()
     for name, module in model.named_modules():
-        held = {}
-        if isinstance(module, (_ConvNd, nn.Linear)):
-            held[f"{name}.weight".lstrip(".")] = module.weight
-        elif isinstance(module, nn.MultiheadAttention):
-            held = {f"{name}.{key}".lstrip("."): getattr(module, key) for key in _PROJECTIONS}
-        for key, W in held.items():
-            if W is not None and id(W) not in seen:
+        for attribute, _, transposed in weights_of(module):
+            W = getattr(module, attribute)
+            if W is not None and W.ndim > 1 and id(W) not in seen:
                 seen.add(id(W))
-                yield names.get(id(W), key), matrix(W.detach(), isinstance(module, _ConvTransposeNd))
+                yield names.get(id(W), f"{name}.{attribute}".lstrip(".")), matrix(W.detach(), transposed)
 
 
 def profile(model: nn.Module, delta: float = 0.1) -> RankProfile:
-    """Ranks of every convolution, linear and attention weight of `model`."""
+    """Ranks of every convolution, linear, attention and recurrent weight of `model`."""
     weights = dict(prunable_weights(model))
     rows: dict[str, RankRow] = {}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from rankprune.extras import create_extra
-from rankprune.method import method_info
+from rankprune._registry import settings_for
+from rankprune.extras import create_extra, list_extras
+from rankprune.method import list_methods, method_info
 
 from . import yaml_file
 from .errors import RecipeError, closest, nearest
@@ -72,6 +73,8 @@ def parse_override(text: str) -> dict[str, Any]:
 def check(values: dict[str, Any]) -> Recipe:
     """The recipe of these values, or one sentence that says what is wrong with them."""
     name = values.get("name", "the recipe")
+    if _for_other_methods(values.get("method")):  # a sweep's settings, met by its dense run
+        values = {**values, "method": None}
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
@@ -95,22 +98,29 @@ def fingerprint(recipe: Recipe) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
+def _for_other_methods(method: Any) -> bool:
+    """Whether all that stands under `method` is settings for methods and extras by their names: rigl: {every: 5}."""
+    if not isinstance(method, dict) or not method:
+        return False
+    names = {*list_methods(), *list_extras()}
+    return all(key in names and isinstance(value, dict) for key, value in method.items())
+
+
 def _checked(method: Method, name: str) -> Method:
     """The method with its hyper-parameters in the types of its class."""
     try:
         cls = method_info(base_method(method.name)).cls
-        extras = {extra: method.hyper.get(extra, {}) for extra in method.name.split("+")[1:]}
+        hyper = settings_for(base_method(method.name), method.hyper)
+        extras = {extra: hyper.pop(extra, {}) for extra in method.name.split("+")[1:]}
+        extras |= {key: hyper.pop(key) for key in list_extras() if isinstance(hyper.get(key), Mapping)}
         for extra, options in extras.items():
             create_extra(extra, **options)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"{name}: {error}") from None
     hints = get_type_hints(cls)
     hints = {f.name: hints[f.name] for f in fields(cls) if f.init and f.name != "sparsity"}
-    typed = {}
-    for key, value in method.hyper.items():
-        if key in extras:  # its options, checked above
-            typed[key] = value
-            continue
+    typed: dict[str, Any] = {}
+    for key, value in hyper.items():
         if key not in hints:
             known = [*hints, *Method.model_fields]
             raise RecipeError(f"{name}: {method.name} has no hyper-parameter {key!r}: {nearest(key, known)}")
@@ -121,8 +131,9 @@ def _checked(method: Method, name: str) -> Method:
         except ValidationError as error:
             raise RecipeError(f"{name}: method.{key}={value!r} is wrong: {reason(error.errors()[0])}.") from None
     try:
-        cls(method.sparsity, **{key: value for key, value in typed.items() if key not in extras})
+        cls(method.sparsity, **typed)
     except ValueError as error:  # the class checks what a type cannot say
         raise RecipeError(f"{name}: method.{error}.") from None
-    return Method(name=method.name, sparsity=method.sparsity, dense=method.dense, **typed)
+    used = {extra: extras[extra] for extra in method.name.split("+")[1:] if extra in method.hyper}
+    return Method(name=method.name, sparsity=method.sparsity, dense=method.dense, **typed, **used)
 

@@ -1,0 +1,62 @@
+"""Which parameters of a module are weight matrices, by the module's type. All rooms that ask for weights ask here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from torch import nn
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+Kind = Literal["conv", "linear", "attention", "recurrent", "parameter"]
+
+PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+class Weight(NamedTuple):
+    """A parameter that multiplies inputs; `transposed` where its second dimension is that of the outputs."""
+
+    attribute: str
+    kind: Kind
+    transposed: bool = False
+
+
+def weights_of(module: nn.Module) -> Iterator[Weight]:
+    """The weights of a convolution, linear, attention or recurrent layer itself, not those of its children."""
+    if isinstance(module, _ConvNd):
+        yield Weight("weight", "conv", isinstance(module, _ConvTransposeNd))
+    elif isinstance(module, nn.Linear):
+        yield Weight("weight", "linear")
+    elif is_hf_conv1d(module):
+        yield Weight("weight", "linear", transposed=True)
+    elif isinstance(module, nn.MultiheadAttention):
+        for attribute in PROJECTIONS:
+            yield Weight(attribute, "attention")
+    elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
+        for attribute in recurrent_names(module):
+            yield Weight(attribute, "recurrent")
+
+
+def recurrent_names(module: nn.RNNBase | nn.RNNCellBase) -> list[str]:
+    """Names of the matrices of an RNN, LSTM or GRU: of the input, of the state and of the projection, if any."""
+    if isinstance(module, nn.RNNCellBase):
+        return ["weight_ih", "weight_hh"]
+    parts = ("ih", "hh", "hr") if module.proj_size else ("ih", "hh")
+    directions = ("", "_reverse") if module.bidirectional else ("",)
+    return [f"weight_{p}_l{layer}{d}" for layer in range(module.num_layers) for d in directions for p in parts]
+
+
+def is_hf_conv1d(module: nn.Module) -> bool:
+    """Whether this is the `Conv1D` of Hugging Face's transformers: a linear layer whose weight is (inputs, outputs)."""
+    return any(c.__name__ == "Conv1D" and c.__module__.split(".")[0] == "transformers" for c in type(module).__mro__)
+
+
+def standardises(module: nn.Module) -> bool:
+    """Whether a convolution standardises its weight in `forward`, which shifts its zeros to other values.
+
+    By name, as each library has its own: timm's StdConv2d and ScaledStdConv2d, `WSConv2d` and the like elsewhere.
+    """
+    return isinstance(module, _ConvNd) and any(
+        c.__name__.startswith(("StdConv", "ScaledStdConv", "WSConv", "WeightStandardizedConv"))
+        for c in type(module).__mro__
+    )
