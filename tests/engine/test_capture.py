@@ -33,9 +33,12 @@ def net(forward: Callable[[Any, Tensor], Any], layer: nn.Module | None = None) -
     return Does(forward, layer).eval()
 
 
-def agree(model: nn.Module, shape: tuple[int, ...] = (3, 7, 9), batches: tuple[int, ...] = (1, 3, 9)) -> Compiled:
+def agree(
+    model: nn.Module, shape: tuple[int, ...] = (3, 7, 9), batches: tuple[int, ...] = (1, 3, 9), bound: float = 1e-5
+) -> Compiled:
     """Outputs of torch, to the shape and the type, for batches of several sizes."""
-    fast = rp.compile(model, torch.zeros(1, *shape), threads=1, tune=False)
+    example = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0))
+    fast = rp.compile(model, example, threads=1, tune=False)
     for n in batches:
         x = torch.randn(n, *shape, generator=torch.Generator().manual_seed(n))
         with torch.no_grad():
@@ -43,7 +46,7 @@ def agree(model: nn.Module, shape: tuple[int, ...] = (3, 7, 9), batches: tuple[i
         assert type(want) is type(got)
         for a, b in zip(want, got) if isinstance(want, tuple) else [(want, got)]:
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
-            assert (a - b).abs().max() <= 1e-5 * a.abs().max()
+            assert (a - b).abs().max() <= bound * a.abs().max()
     return fast
 
 
@@ -106,8 +109,8 @@ def filled_in(module: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("forward", [changed_view, filled_in])
-def test_a_view_that_is_written_to_is_refused(forward):
-    refused(net(forward), "it changes a tensor that is read through another view")
+def test_a_view_that_is_written_to(forward):
+    agree(net(forward))
 
 
 def counted(module: Any, x: Tensor) -> Tensor:
@@ -152,13 +155,14 @@ def test_constants_that_take_their_type_from_the_input():
     "forward",
     [
         lambda module, x: module.layer(x).int().float(),
-        lambda module, x: module.layer(x).half().float(),
         lambda module, x: module.layer(x).double(),
         lambda module, x: module.layer(x) * x.mean((1, 2, 3), keepdim=True).bool(),
     ],
 )
-def test_other_types_are_refused(forward):
-    refused(net(forward), r"compile cannot take aten\..*: its result is not one float32 tensor")
+def test_other_types_are_left_to_torch(forward):
+    fast = agree(net(forward))
+    assert fast.islands
+    assert "aten.conv2d.default" not in fast.islands
 
 
 def test_a_type_that_is_float32_already_is_nothing():
@@ -223,6 +227,16 @@ def test_windows_of_all_images_on_one_axis():
     assert "aten.linear.default" not in agree(net(windows, nn.Linear(4, 12)), (6, 10, 4)).islands
 
 
+def token_major(module: Any, x: Tensor) -> Tensor:
+    """The images' rows taken one after the other, as if they stood side by side: (batch · 6) seen as (6, batch)."""
+    y = module.layer(x.reshape(-1, 4)).reshape(6, x.shape[0], 4)
+    return F.softplus(module.layer(module.layer(y)))
+
+
+def test_a_view_that_mixes_images_though_two_look_sound():
+    agree(net(token_major, nn.Linear(4, 4)), (6, 4), (1, 2, 3, 6))
+
+
 def test_an_island_with_the_batch_in_the_middle():
     assert agree(net(lambda module, x: torch.cumsum(x.transpose(0, 1), 0).transpose(0, 1)), (5, 4)).islands
 
@@ -237,12 +251,20 @@ def test_an_island_with_the_batch_in_the_middle():
     ],
 )
 def test_outputs_that_do_not_begin_with_the_batch(forward):
-    refused(net(forward), "outputs begin with the batch dimension")
+    assert "aten.conv2d.default" not in agree(net(forward)).islands[:1]
 
 
-def test_what_mixes_images_is_named():
-    refused(net(lambda module, x: x - x.mean(0)), r"compile cannot take aten\.mean\.dim: its result has no batch")
-    refused(net(lambda module, x: F.conv2d(x, x[:1, :, :3, :3])), r"aten\.conv2d\.default: the images of a batch are mixed")
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda module, x: module.layer(x - x.mean(0)),
+        lambda module, x: F.conv2d(x, x[:1, :, :3, :3]),
+        lambda module, x: module.layer(x).flip(0) - module.layer(x).cumsum(0),
+        lambda module, x: (lambda y: y @ y.mT)(module.layer(x).flatten(1)),
+    ],
+)
+def test_what_mixes_images_is_left_to_torch(forward):
+    assert agree(net(forward)).islands
 
 
 def wrapped(module: Any, x: Tensor) -> tuple[Tensor, ...]:
@@ -262,16 +284,18 @@ def halved(module: Any, x: Tensor) -> Tensor:
         return module.layer(x).float()
 
 
-def test_autocast_on_the_cpu_is_refused():
-    refused(net(halved), "computes in float32: take autocast on the CPU out of it")
+def test_half_precision_inside_the_module_is_left_to_torch():
+    """Numbers that differ in the last bit of a float32 may be rounded apart: by one step of the type, no more."""
+    assert "aten.conv2d.default" in agree(net(halved)).islands
+    assert agree(net(lambda module, x: module.layer(x).half().float()), bound=2**-10).islands
 
 
 def branches(module: Any, x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (module.layer(x),))
 
 
-def test_branches_are_refused():
-    refused(net(branches), "compile cannot take")
+def test_branches_are_left_to_torch():
+    assert "aten.conv2d.default" not in agree(net(branches)).islands
 
 
 def silent(module: Any, x: Tensor) -> Tensor:
@@ -279,7 +303,7 @@ def silent(module: Any, x: Tensor) -> Tensor:
 
 
 def test_a_failure_without_words_has_a_name():
-    refused(net(silent), "cannot follow Does with a free batch size: AssertionError without a word")
+    refused(net(silent), "Does does not run on the example: AssertionError without a word")
 
 
 @pytest.mark.parametrize(

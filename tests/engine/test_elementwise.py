@@ -108,4 +108,4 @@ def test_broadcasts(function):
 def test_an_activation_behind_a_permutation_moves_nothing():
     module = Call(lambda x: F.mish(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)).eval()
     fast = rp.compile(module, torch.randn(1, 3, 8, 8), tune=False)
-    assert [node.op for node in fast._steps[0].graph.nodes] == ["conv"]
+    assert [node.op for node in fast.program.natives[0].engine.graph.nodes] == ["conv"]

@@ -254,7 +254,7 @@ def test_an_unknown_operator_is_an_island(tmp_path):
     fast = agree(pruned(Unknown(), 0.7), (3, 9, 9))
     assert fast.islands == ("aten.cumsum.default",)
     assert "torch" in fast.plan()
-    with pytest.raises(ValueError, match=r"only torch knows: aten\.cumsum"):
+    with pytest.raises(ValueError, match=r"that torch runs here: aten\.cumsum\.default; compile"):
         fast.save(tmp_path / "net.plan")
     assert not list(tmp_path.iterdir())
 
@@ -263,30 +263,30 @@ def test_wrong_inputs_are_one_sentence():
     model = pruned(Unknown(), 0.7)
     with pytest.raises(ValueError, match=r"model\.eval"):
         rp.compile(Unknown(), torch.zeros(1, 3, 9, 9))
-    with pytest.raises(ValueError, match="float32"):
+    with pytest.raises(ValueError, match=r"Unknown does not run on the example: Input type \(double\)"):
         rp.compile(model, torch.zeros(1, 3, 9, 9).double())
     fast = rp.compile(model, torch.zeros(1, 3, 9, 9), tune=False)
-    with pytest.raises(ValueError, match=r"compiled for inputs \(batch, 3, 9, 9\)"):
-        fast(torch.zeros(1, 3, 9, 10))
     with pytest.raises(ValueError, match="no images"):
         fast(torch.zeros(0, 3, 9, 9))
     x = torch.zeros(1, 3, 9, 9)
     for threads in (0, 5000, 2.5, "2"):
         with pytest.raises(ValueError, match=f"threads={threads!r} must be a whole number"):
             rp.compile(model, x, threads=threads)
-    for odd in ((x,), None, x.numpy()):
-        with pytest.raises(ValueError, match=f"one float32 tensor on the CPU, not a {type(odd).__name__}"):
+    for odd in (object(), x.numpy()):
+        with pytest.raises(ValueError, match=f"takes tensors, plain values, .* not a {type(odd).__name__}: convert"):
             rp.compile(model, odd)
-        with pytest.raises(ValueError, match=f"one float32 tensor on the CPU, not a {type(odd).__name__}"):
+        with pytest.raises(ValueError, match=f"takes tensors, plain values, .* not a {type(odd).__name__}: convert"):
             fast(odd)
+    with pytest.raises(ValueError, match="needs an input tensor"):
+        rp.compile(model, None)
     with pytest.raises(ValueError, match="sparse_coo on cpu: convert it"):
         fast(x.to_sparse())
-    with pytest.raises(ValueError, match=r"one image or more, \(batch, \.\.\.\), not \(0, 3, 9, 9\)"):
+    with pytest.raises(ValueError, match=r"shape \(0, 3, 9, 9\) has no images: give a batch of one or more"):
         rp.compile(model, x[:0])
     with pytest.raises(ValueError, match="not a function: put it into one"):
         rp.compile(F.relu, x)
-    for inputs in ((), (x, x)):
-        with pytest.raises(ValueError, match=f"takes 1 inputs, not {len(inputs)}"):
+    for inputs, words in (((), "missing a required argument: 'x'"), ((x, x), "too many positional arguments")):
+        with pytest.raises(ValueError, match=f"Unknown does not take these arguments: {words}"):
             fast(*inputs)
 
 

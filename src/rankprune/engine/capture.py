@@ -1,4 +1,4 @@
-"""Writes a torch module down as a graph, through torch.export; what is unknown stays torch's, as an island."""
+"""Writes a traced module down as a graph for the kernels; what they cannot take stays torch's."""
 
 from __future__ import annotations
 
@@ -8,267 +8,281 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from . import operators
-from .attention import join_attention
-from .graph import Graph, Node, Unsupported
-from .inline import inline
+from .graph import Graph, Unsupported
 from .refs import IMAGES, Ref, Size, settle, whole
+from .trace import Traced, reason
 
-_WAY_OUT = "compile a part of the module that does without it"
+LEFT_OUT = "torch is faster here"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What torch computes as it runs: of any type and shape."""
+
+    node: fx.Node
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A result that does not depend on the inputs."""
+
+    value: Any
 
 
 @dataclass
 class Captured:
-    """The graph, what its islands call, and how the module gives its result back."""
+    """Every node of a traced module as a view of a value of the graph, a constant, a number, or torch's own."""
 
-    graph: Graph
-    islands: dict[int, Callable[..., Any]]  # by output value: (batch size, input tensors) -> tensor
-    spec: Any  # of the module's output
-
-
-@dataclass
-class Capture:
-    """State while the exported nodes are followed."""
-
+    traced: Traced
     graph: Graph = field(default_factory=Graph)
-    islands: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    origins: list[fx.Node] = field(default_factory=list)  # which traced node made each node of the graph
     env: dict[fx.Node, Any] = field(default_factory=dict)
-    batch: Any = None  # the symbol of the batch size
-    owned: dict[int | None, str] = field(default_factory=dict)  # names of the module's own tensors, by their memory
+    ordered: dict[fx.Node, Ref] = field(default_factory=dict)  # for torch: brought into order by a gather
+    moved: set[fx.Node] = field(default_factory=set)  # nodes that only move numbers of values that are there
+    torch: dict[fx.Node, str] = field(default_factory=dict)  # nodes that torch runs, and why
+    entered: dict[int, fx.Node] = field(default_factory=dict)  # values of the graph that torch gives
+    outputs: list[int | fx.Node | Literal] = field(default_factory=list)
 
-    def get(self, argument: Any) -> Any:
-        return fx.node.map_arg(argument, lambda n: self.env[n])
-
-
-def capture(module: nn.Module, example: Tensor) -> Captured:
-    """`example` is a batch of any size; the graph is of one image's share, for any batch."""
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"compile needs a torch.nn.Module, not a {type(module).__name__}: put it into one")
-    if module.training:
-        raise ValueError("compile needs the model in evaluation mode: call model.eval() first")
-    need_dense(example, "compile needs as example")
-    if example.dim() < 2 or not example.numel():
-        raise ValueError(f"compile needs an example of one image or more, (batch, ...), not {tuple(example.shape)}")
-    two = torch.cat([example[:1], example[:1]])
-    batch = torch.export.Dim("batch", min=2, max=65536)
-    try:
-        with torch.no_grad():
-            exported = torch.export.export(module, (two,), dynamic_shapes=({0: batch},), strict=False)
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or f"{type(error).__name__} without a word"
-        raise ValueError(
-            f"torch.export cannot follow {type(module).__name__} with a free batch size: {reason}"
-        ) from error
-    return _follow(exported)
+    def outside(self, node: fx.Node) -> Any:
+        """How torch sees a node."""
+        return self.ordered.get(node, self.env[node])
 
 
-def need_dense(tensor: Any, who: str) -> None:
-    """Raises a ValueError that begins with `who` unless it is what the engine runs on."""
-    if not isinstance(tensor, Tensor):
-        raise ValueError(f"{who} one float32 tensor on the CPU, not a {type(tensor).__name__}")
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        kind = f"{tensor.dtype} {str(tensor.layout).removeprefix('torch.')}"
-        raise ValueError(f"{who} a dense float32 tensor on the CPU, not {kind} on {tensor.device}: convert it first")
-
-
-def _follow(exported: Any) -> Captured:
-    state = Capture()
-    signature = exported.graph_signature
-    constants = {**exported.state_dict, **exported.constants}
-    named = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    inline(exported.graph_module)
-    join_attention(exported.graph)
-    nodes = list(exported.graph.nodes)
-    last = {used: i for i, node in enumerate(nodes) for used in node.all_input_nodes}
-    for i, node in enumerate(nodes):
+def capture(traced: Traced, excluded: frozenset[str] = frozenset()) -> Captured:
+    """The graph is of one image's share, for any batch size. Nodes named in `excluded` are left to torch."""
+    state = Captured(traced)
+    for node in list(traced.module.graph.nodes):
         if node.op == "placeholder":
-            if node.name in named:
-                state.env[node] = constants[named[node.name]].detach()
-                state.owned[_memory(node)] = named[node.name]
-            else:
-                value = state.graph.value(tuple(node.meta["val"].shape[1:]))
-                state.graph.inputs.append(value)
-                state.batch = node.meta["val"].shape[0].node.expr
-                state.env[node] = whole(state.graph, value)
+            _placeholder(state, node)
         elif node.op == "call_function":
-            _keep_own(state, node)
-            _step(state, node)
-            _rebind(state, node, i, last)
-        elif node.op == "get_attr":
-            user = next(iter(node.users)).target
-            raise ValueError(f"compile cannot take {user}: it chooses between graphs as it runs; {_WAY_OUT}")
-        elif node.op == "output":
-            for out in node.args[0]:
-                ref = state.env.get(out) if isinstance(out, fx.Node) else None
-                if not isinstance(ref, Ref):
-                    raise ValueError("compile needs a module whose outputs are tensors that depend on its input")
-                state.graph.outputs.append(_output(state, ref))
-    return Captured(state.graph, state.islands, exported.call_spec.out_spec)
+            _step(state, node, node.name in excluded)
+    for out in traced.outputs:
+        state.outputs.append(_output(state, out) if isinstance(out, fx.Node) else Literal(out))
+    state.graph.outputs = [v for v in state.outputs if isinstance(v, int)]
+    return state
 
 
-def _step(state: Capture, node: fx.Node) -> None:
-    args, kwargs = state.get(node.args), state.get(node.kwargs)
+def repeats(traced: Traced, size: Any) -> int | None:
+    """How often an axis of the exported program has each image; None: it does not depend on their number."""
+    if not isinstance(size, torch.SymInt):
+        return None
+    each = size.node.expr / traced.batch
+    if not each.is_Integer:
+        raise Unsupported("a size that is not so many times the batch")
+    return int(each)
+
+
+def batch_axis(traced: Traced, shown: Any) -> tuple[int, int]:
+    """The axis of a tensor that has the batch, and how often it has each image."""
+    sizes = [repeats(traced, n) for n in shown.shape]
+    if sizes.count(None) != len(sizes) - 1:
+        raise Unsupported("a tensor without a batch dimension, or with several")
+    return next((i, n) for i, n in enumerate(sizes) if n is not None)
+
+
+def in_order(ref: Ref) -> tuple[Ref, int | None] | None:
+    """The view with the batch apart (see `Ref.apart`) if the numbers of an image follow each other as in the value."""
+    try:
+        apart, split = ref.apart()
+    except Unsupported:
+        return None
+    flat = apart.local().reshape(-1)
+    return (apart, split) if flat.size == ref.count and (flat[1:] > flat[:-1]).all() else None
+
+
+def _placeholder(state: Captured, node: fx.Node) -> None:
+    if node in state.traced.constants:
+        state.env[node] = state.traced.constants[node]
+        return
+    state.env[node] = Foreign(node)
+    shown = node.meta["val"]
+    if shown.dtype == torch.float32 and shown.dim() and isinstance(shown.shape[0], torch.SymInt):
+        value = state.graph.value(tuple(shown.shape[1:]))
+        state.graph.inputs.append(value)
+        state.env[node] = whole(state.graph, value)
+
+
+def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
     name = str(node.target)
+    if "_assert" in name or "sym_constrain" in name:
+        return
+    args: Any = fx.node.map_arg(node.args, lambda n: _held(state, n))
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: _held(state, n))
     if name.startswith(("aten.new_zeros", "aten.new_ones", "aten.new_full")):  # of the tensor they take the type only
-        args = (torch.empty(0), *args[1:])
+        args = (torch.empty(0, dtype=node.all_input_nodes[0].meta["val"].dtype), *args[1:])
     leaves = _leaves((args, kwargs))
-    if not any(isinstance(leaf, Ref) for leaf in leaves):
-        state.env[node] = _constant(node.target, args, kwargs, leaves)
-        return
-    if "_assert" in name:
-        return
+    computed = [leaf for leaf in leaves if isinstance(leaf, (Ref, Foreign))]
     if name == "aten.sym_size.int":
-        state.env[node] = _size(state, node, args[0].view.shape[args[1]])
-        return
-    if node.target is operator.getitem:
+        _size(state, node)
+    elif not computed and not _random(node):
+        state.env[node] = _constant(node.target, args, kwargs, leaves)
+    elif node.target is operator.getitem and not isinstance(args[0], Foreign):
         state.env[node] = args[0][args[1]]
-        return
-    before = len(state.graph.nodes), len(state.graph.shapes)
+        state.moved.add(node)
+    elif excluded:
+        _leave(state, node, LEFT_OUT)
+    else:
+        try:
+            _native(state, node, args, kwargs, leaves)
+        except Exception as error:  # a handler's own failure must not stop the rest from being compiled
+            _leave(state, node, reason(error))
+
+
+def _held(state: Captured, node: fx.Node) -> Any:
+    return Foreign(node) if node.op == "get_attr" else state.env[node]
+
+
+def _random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _native(state: Captured, node: fx.Node, args: Any, kwargs: Any, leaves: list[Any]) -> None:
+    graph, name = state.graph, str(node.target)
+    before = len(graph.nodes), len(graph.shapes)
     try:
         handler = operators.find(name)
-        _follows(node, name, leaves)
-        state.env[node] = handler(state.graph, *_now(args), **_now(kwargs))
-        for made in state.graph.nodes[before[0] :]:
-            made.name = made.name or _module(node)
-    except Unsupported:
+        moves = operators.moves(name)
+        if moves and not any(isinstance(leaf, Ref) for leaf in leaves):
+            raise Unsupported("")  # torch moves what it has
+        _follows(node, moves, leaves)
+        entered = [_map(a, lambda leaf: _enter(state, leaf)) for a in (args, kwargs)]
+        made = handler(graph, *_now(entered[0]), **_now(entered[1]))
+        _need_consistent(state, node.meta.get("val"), made)
+    except Exception:
         # Nothing half-done may stay behind.
-        del state.graph.nodes[before[0] :], state.graph.shapes[before[1] :]
-        try:
-            state.env[node] = _island(state, node, args, kwargs)
-        except Unsupported as error:
-            raise ValueError(f"compile cannot take {name}: {error}; {_WAY_OUT}") from None
+        del graph.nodes[before[0] :], graph.shapes[before[1] :]
+        state.entered = {v: n for v, n in state.entered.items() if v < before[1]}
+        raise
+    state.env[node] = made
+    if moves and len(graph.nodes) == before[0]:
+        state.moved.add(node)
+    for part in graph.nodes[before[0] :]:
+        part.name = part.name or module_name(node)
+        state.origins.append(node)
 
 
-def _follows(node: fx.Node, name: str, leaves: list[Any]) -> None:
+def _follows(node: fx.Node, moves: bool, leaves: list[Any]) -> None:
     """Raises Unsupported where the graph, followed with two images in float32, would say something else than torch."""
     shown = node.meta.get("val")
     if isinstance(shown, Tensor) and shown.dtype != torch.float32:
         raise Unsupported("a tensor that is not float32")
-    if not operators.moves(name) and not all(leaf.steady() for leaf in leaves if isinstance(leaf, Size)):
+    if not moves and not all(leaf.steady() for leaf in leaves if isinstance(leaf, Size)):
         raise Unsupported("a number that depends on the batch size")
 
 
-def _module(node: fx.Node) -> str:
-    """The name of the module that called this operator."""
-    stack = list(node.meta.get("nn_module_stack", {}).values())
-    return str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
+def _need_consistent(state: Captured, shown: Any, made: Any) -> None:
+    """Raises Unsupported unless the exported program has the same shape, and the batch where the two images show it.
+
+    A view may look sound with two images and not be with three: (tokens · batch) seen as (2, tokens / 2 · batch).
+    """
+    if isinstance(made, (list, tuple)) and isinstance(shown, (list, tuple)):
+        for part, ref in zip(shown, made):
+            _need_consistent(state, part, ref)
+        return
+    if not isinstance(shown, Tensor) or not isinstance(made, Ref):
+        return
+    each = [repeats(state.traced, n) for n in shown.shape]
+    wanted = tuple(int(n) if k is None else IMAGES * k for n, k in zip(shown.shape, each))
+    if made.view.shape != wanted:
+        raise Unsupported(f"a result of shape {wanted} that came out as {made.view.shape}")
+    try:
+        apart, split = made.apart()
+    except Unsupported:
+        return  # whoever needs the images apart says so
+    if each[apart.batch_axis() if split is None else split] is None:
+        raise Unsupported("the images of a batch are mixed with one another")
+
+
+def _enter(state: Captured, leaf: Any) -> Any:
+    """A tensor of torch's as a value of the graph: float32, with a batch dimension."""
+    if not isinstance(leaf, Foreign):
+        return leaf
+    shown = leaf.node.meta.get("val")
+    if not isinstance(shown, Tensor) or shown.dtype != torch.float32 or not shown.dim():
+        raise Unsupported("an argument that is not a float32 tensor")
+    axis, each = batch_axis(state.traced, shown)
+    shape = [int(n) if i != axis else each for i, n in enumerate(shown.shape)]
+    value = next((v for v, n in state.entered.items() if n is leaf.node), None)
+    if value is None:
+        value = state.graph.value(tuple(shape[:axis] + shape[axis + (each == 1) :]))
+        state.entered[value] = leaf.node
+    made = whole(state.graph, value, axis)
+    return Ref(value, made.view.reshape([*shape[:axis], IMAGES * each, *shape[axis + 1 :]]), made.count)
+
+
+def _leave(state: Captured, node: fx.Node, why: str) -> None:
+    for used in node.all_input_nodes:
+        _reach(state, used)
+    state.env[node] = Foreign(node)
+    state.torch[node] = why
+
+
+def _reach(state: Captured, node: fx.Node) -> None:
+    """See to it that torch can be given a node: as a value that lies in order, or by moving one as the module does."""
+    if node.op == "get_attr" or node in state.ordered:
+        return
+    held = state.env[node]
+    if (isinstance(held, Size) and str(node.target) != "aten.sym_size.int") or node in state.moved:
+        if isinstance(held, Ref) and in_order(held):
+            return
+        for used in node.all_input_nodes:
+            _reach(state, used)
+    elif isinstance(held, Ref) and not in_order(held):
+        apart, _ = held.apart()
+        before = len(state.graph.nodes)
+        value = settle(state.graph, apart)
+        state.origins += [node] * (len(state.graph.nodes) - before)
+        made = whole(state.graph, value, apart.batch_axis())
+        state.ordered[node] = Ref(value, made.view.reshape(held.view.shape), made.count)
 
 
 def _constant(target: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
     if any(isinstance(leaf, Size) for leaf in leaves):
         return Size(lambda n: target(*_at(args, n), **_at(kwargs, n)))
     with torch.no_grad():
-        return target(*_now(args), **_now(kwargs))
+        return target(*args, **kwargs)
 
 
-def _size(state: Capture, node: fx.Node, now: int) -> Any:
-    each = _each(state, node.meta["val"])
-    return now if each is None else Size(lambda n: n * each)
-
-
-def _each(state: Capture, size: Any) -> int | None:
-    """How often an axis of the exported program has each image; None: it does not depend on their number."""
-    if not isinstance(size, torch.SymInt):
-        return None
-    each = size.node.expr / state.batch
-    if not each.is_Integer:
-        raise Unsupported("a size that is not so many times the batch")
-    return int(each)
-
-
-def _output(state: Capture, ref: Ref) -> int:
+def _size(state: Captured, node: fx.Node) -> None:
+    shown = node.meta["val"]
     try:
-        front = ref.batch_axis() == 0
-    except Unsupported:
-        front = False
-    if not front:
-        raise ValueError(
-            "compile needs a module whose outputs begin with the batch dimension: transpose or cut them after the call"
-        )
-    return settle(state.graph, ref)
+        each = repeats(state.traced, shown)
+    except Unsupported as error:
+        _leave(state, node, str(error))
+    else:
+        state.env[node] = int(shown) if each is None else Size(lambda n: n * each)
 
 
-def _island(state: Capture, node: fx.Node, args: Any, kwargs: Any) -> Ref:
-    """Let torch run this node: its inputs are settled, its output becomes a new value."""
-    shown = node.meta.get("val")
-    if not isinstance(shown, Tensor) or shown.dtype != torch.float32:
-        raise Unsupported("its result is not one float32 tensor")
-    sizes = [_each(state, n) for n in shown.shape]
-    if sizes.count(None) != len(sizes) - 1:
-        raise Unsupported("its result has no batch dimension, or several")
-    refs = [leaf.apart() for leaf in _leaves((args, kwargs)) if isinstance(leaf, Ref)]
-    inputs = [settle(state.graph, ref) for ref, _ in refs]
-    axes = [(ref.batch_axis(), split) for ref, split in refs]
-    target: Any = node.target
-    writes = _writes(node)
-    axis, each = next((i, n) for i, n in enumerate(sizes) if n is not None)
-
-    def run(images: int, tensors: list[Tensor]) -> Tensor:
-        if writes:  # into copies: others may read the same values
-            tensors = [t.clone() for t in tensors]
-        moved = [t.movedim(0, place) for t, (place, _) in zip(tensors, axes)]
-        given = iter([t if split is None else t.flatten(split, split + 1) for t, (_, split) in zip(moved, axes)])
-        filled = _map(
-            (args, kwargs), lambda a: next(given) if isinstance(a, Ref) else a.of(images) if isinstance(a, Size) else a
-        )
-        made: Tensor = target(*filled[0], **filled[1])
-        return (made if each == 1 else made.unflatten(axis, (images, each))).movedim(axis, 0)
-
-    shape = [int(n) if times is None else times for n, times in zip(shown.shape, sizes)]
-    output = state.graph.value(tuple(shape[:axis] + shape[axis + (each == 1) :]))
-    state.graph.nodes.append(Node("island", inputs, output, str(target), {"operator": str(target)}))
-    state.islands[output] = run
-    made = whole(state.graph, output, axis)
-    return Ref(output, made.view.reshape([*shape[:axis], IMAGES * each, *shape[axis + 1 :]]), made.count)
+def _output(state: Captured, out: fx.Node) -> int | fx.Node | Literal:
+    held = state.env[out]
+    if isinstance(held, Ref):
+        try:
+            if held.batch_axis() == 0:
+                before = len(state.graph.nodes)
+                value = settle(state.graph, held)
+                state.origins += [out] * (len(state.graph.nodes) - before)
+                return value
+        except Unsupported:
+            pass  # torch puts it together
+        with state.traced.module.graph.inserting_after(out):
+            copy = state.traced.module.graph.call_function(torch.ops.aten.clone.default, (out,))
+        copy.meta = dict(out.meta)
+        _leave(state, copy, "the batch is not in front")
+        return copy
+    if isinstance(held, Size):
+        _leave(state, out, "")
+        return out
+    return out if isinstance(held, Foreign) else Literal(held)
 
 
-def _writes(node: fx.Node) -> bool:
-    """Whether an operator works in place: on its first argument."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.arguments or schema.name == "aten::detach_":
-        return False
-    first = schema.arguments[0].alias_info
-    return first is not None and first.is_write and isinstance(node.args[0], fx.Node)
-
-
-def _memory(node: Any) -> int | None:
-    """What tensors of the exported program share if one is a view of the other; a copy has its own."""
-    shown = node.meta.get("val")
-    return shown.untyped_storage()._cdata if isinstance(shown, Tensor) else None
-
-
-def _keep_own(state: Capture, node: fx.Node) -> None:
-    """A module that counts its calls, say, is not the same from call to call; nor may capture change it."""
-    if _writes(node) and (name := state.owned.get(_memory(node.args[0]))) is not None:
-        raise ValueError(
-            f"compile cannot take {node.target}: it changes {name}, a tensor of the module's own; compile needs a "
-            "module that stays as it is when it is called"
-        )
-
-
-def _rebind(state: Capture, node: fx.Node, step: int, last: dict[fx.Node, int]) -> None:
-    """An operator in place changes its first argument for all who look at its memory later."""
-    if not _writes(node) or isinstance(state.env[node], Tensor):  # a constant has changed where it lies
-        return
-    changed = node.args[0]
-    assert isinstance(changed, fx.Node)
-    old = state.env[changed]
-    for other, held in list(state.env.items()):
-        if other in (node, changed) or last.get(other, -1) <= step or _memory(other) != _memory(changed):
-            continue
-        if not (isinstance(held, Ref) and isinstance(old, Ref) and held.same(old)):
-            raise ValueError(
-                f"compile cannot take {node.target}: it changes a tensor that is read through another view; "
-                "write it out of place"
-            )
-        state.env[other] = state.env[node]
-    state.env[changed] = state.env[node]
+def module_name(node: fx.Node) -> str:
+    """The name of the module that called this operator."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    name = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
+    return name.removeprefix("module").removeprefix(".")
 
 
 def _map(tree: Any, function: Callable[[Any], Any]) -> Any:

@@ -131,9 +131,13 @@ class Engine:
             np.minimum(best, seconds, out=best)
         return best, made.of_node
 
+    def blank(self, batch: int = 1) -> list[np.ndarray]:
+        """Inputs of zeros."""
+        return [np.zeros((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.inputs]
+
     def choose_layout(self, batch: int, tries: int = 3) -> None:
         """Measure whether a batch runs faster eight images at once, and keep to that."""
-        inputs = [np.zeros((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.inputs]
+        inputs = self.blank(batch)
         best = {False: math.inf, True: math.inf}
         for turn in range(1 + tries):
             for images in best:

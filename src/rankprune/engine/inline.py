@@ -10,14 +10,14 @@ _WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def inline(module: fx.GraphModule) -> None:
-    """Put their operators into the graph around them, in place."""
+    """Put their operators into the graph around them, in place. An enabled autocast on the CPU stays as it is."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.op != "call_function" or str(node.target) not in _WRAPPERS:
             continue
-        at = next(i for i, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr")
         if str(node.target) == "wrap_with_autocast" and node.args[0] == "cpu" and node.args[2]:
-            raise ValueError("compile needs a module that computes in float32: take autocast on the CPU out of it")
+            continue
+        at = next(i for i, a in enumerate(node.args) if isinstance(a, fx.Node) and a.op == "get_attr")
         inner = module.get_submodule(node.args[at].target)
         assert isinstance(inner, fx.GraphModule)
         inline(inner)

@@ -10,8 +10,10 @@ from .graph import Graph, Unsupported
 from .refs import IMAGES, Ref, emit
 
 
-def _head_view(graph: Graph, ref: Ref) -> tuple[int, int, int, int, int, int]:
+def _head_view(graph: Graph, ref: Any) -> tuple[int, int, int, int, int, int]:
     """A view [head, token, dim] of a value [token, channel]: value, first channel, channels between heads, sizes."""
+    if not isinstance(ref, Ref):
+        raise Unsupported("attention with a constant query, key or value")
     local = ref.local()
     shape = graph.shapes[ref.value]
     if local.ndim != 3 or ref.batch_axis() != 0 or len(shape) != 2:

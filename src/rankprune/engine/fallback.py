@@ -1,0 +1,88 @@
+"""Leaves to torch what it does faster: single segments between islands, or the whole module."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from .call import Call
+from .capture import capture
+from .program import Maker, Native, Program, Refused
+from .segments import Segment, as_island, cut
+from .trace import Traced
+
+BUDGET = 0.5  # seconds of a comparison, beyond its least number of turns
+TURNS = (4, 40)
+
+
+def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """Least seconds of each call. They take turns, so that a slow spell of the machine falls on all of them."""
+    least = [float("inf")] * len(calls)
+    began = 0.0
+    for turn in range(TURNS[1] + 1):
+        for i, call in enumerate(calls):
+            start = time.perf_counter()
+            call()
+            if turn:  # the first turn warms up
+                least[i] = min(least[i], time.perf_counter() - start)
+        if not turn:
+            began = time.perf_counter()
+        elif turn >= TURNS[0] and time.perf_counter() - began > BUDGET:
+            break
+    return least
+
+
+@contextlib.contextmanager
+def torch_threads(threads: int) -> Iterator[None]:
+    """torch with as many threads as the engine has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def make_program(traced: Traced, maker: Maker, excluded: frozenset[str]) -> tuple[Program, frozenset[str]]:
+    """A program without segments that the kernels refuse or, when tuning, that cannot pay between islands.
+
+    Returns it with the names of all nodes left to torch by choice.
+    """
+    while True:
+        captured = capture(traced, excluded)
+        steps = cut(captured)
+        light: list[Segment] = []
+        if maker.tune and len(steps) > 1:
+            light = [s for s in steps if isinstance(s, Segment) and not s.heavy()]
+        if not light:
+            try:
+                return Program(captured, steps, maker), excluded
+            except Refused as error:
+                light = [error.segment]
+        excluded |= {node.name for segment in light for node in segment.origins}
+
+
+def without_losers(
+    traced: Traced, maker: Maker, program: Program, excluded: frozenset[str], call: Call
+) -> tuple[Program, frozenset[str]]:
+    """Measure each segment against torch running the same operators, and leave to torch where that is faster."""
+    if not program.islands:
+        return program, excluded
+    values = program.trace(call.batch, call.tensors)
+    lost: set[str] = set()
+    for native in program.natives:
+        if _slower(program, native, call.batch, values):
+            lost |= {node.name for node in native.segment.origins}
+    return make_program(traced, maker, excluded | lost) if lost else (program, excluded)
+
+
+def _slower(program: Program, native: Native, batch: int, values: dict[Any, Any]) -> bool:
+    island = as_island(program.captured, native.segment)
+    given = [values[key] for key in native.inputs]
+    same = [values[key] for key in island.inputs]
+    ours, theirs = in_turns([lambda: native.run(batch, given), lambda: island.run(batch, same)])
+    return ours > theirs

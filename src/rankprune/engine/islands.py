@@ -1,0 +1,129 @@
+"""Islands: stretches of a traced module that torch runs, each as one fx.GraphModule."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .capture import Captured, Foreign, batch_axis, in_order, module_name
+from .refs import Ref, Size
+
+_aten = torch.ops.aten
+Key = int | str  # a value of the graph, (batch, ...) in float32; or by its name a traced node, as torch has it
+
+
+@dataclass(frozen=True)
+class Island:
+    """Called with the batch size and the inputs; gives the outputs in order."""
+
+    call: fx.GraphModule = field(repr=False)
+    inputs: list[Key]
+    outputs: list[Key]
+    operators: list[tuple[str, str, str]]  # each with the name of its module and the reason why torch runs it
+
+    def run(self, batch: int, values: Sequence[Any]) -> Sequence[Any]:
+        """In float32 even under autocast: that is what the parts around it take."""
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return self.call(batch, *values)  # type: ignore[no-any-return]
+
+
+def build(captured: Captured, nodes: Sequence[fx.Node], outputs: list[Key], inside: Collection[int] = ()) -> Island:
+    """An island of these nodes, in the order they run.
+
+    `inside`: values of the graph that the nodes themselves make, where they could run in the kernels as well.
+    """
+    builder = _Builder(captured, nodes, inside)
+    for node in nodes:
+        builder.place(node)
+    builder.output(outputs)
+    listed = [
+        (str(node.target), module_name(node), captured.torch.get(node, ""))
+        for node in nodes
+        if isinstance(node.target, torch._ops.OperatorBase) and captured.torch.get(node, "x")
+    ]
+    return Island(fx.GraphModule(builder.held, builder.graph), builder.inputs, outputs, listed)
+
+
+class _Builder:
+    def __init__(self, captured: Captured, nodes: Sequence[fx.Node], inside: Collection[int]) -> None:
+        self.captured, self.members, self.inside = captured, set(nodes), set(inside)
+        self.graph = fx.Graph()
+        self.held: dict[str, Any] = {}
+        self.inputs: list[Key] = []
+        self.placed: dict[fx.Node, Any] = {}
+        self.given: dict[Key, fx.Node] = {}
+        self.batch = self.graph.placeholder("batch")
+        self.first = self.batch  # placeholders stand before everything else
+
+    def place(self, node: fx.Node) -> Any:
+        """A node of the new graph, or a plain value, for a traced node."""
+        if node not in self.placed:
+            self.placed[node] = self._made(node)
+        return self.placed[node]
+
+    def _made(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            return self._attribute(self.captured.traced.module.get_submodule(str(node.target)))
+        held = self.captured.outside(node)
+        if isinstance(held, Size) and str(node.target) == "aten.sym_size.int":
+            each = held.of(1)
+            return self.batch if each == 1 else self.graph.call_function(operator.mul, (self.batch, each))
+        if node in self.members or isinstance(held, Size):
+            return self.graph.node_copy(node, self.place)
+        if isinstance(held, Foreign):
+            return self._input(node.name)
+        if isinstance(held, Ref) or node in self.captured.moved:
+            found = in_order(held) if isinstance(held, Ref) and held.value not in self.inside else None
+            if found is None:  # moved by torch as the module does it
+                return self.graph.node_copy(node, self.place)
+            return self._view(self._input(held.value), *found)
+        return self._literal(held)
+
+    def _input(self, key: Key) -> fx.Node:
+        if key not in self.given:
+            with self.graph.inserting_after(self.first):
+                self.first = self.given[key] = self.graph.placeholder(f"input{len(self.inputs)}")
+            self.inputs.append(key)
+        return self.given[key]
+
+    def _view(self, value: fx.Node, apart: Ref, split: int | None) -> fx.Node:
+        """A value of the graph, (batch, ...), as the traced node has it."""
+        axis, local = apart.batch_axis(), apart.local().shape
+        node = value
+        if local != self.captured.graph.shapes[apart.value]:
+            node = self.graph.call_function(_aten.reshape.default, (node, [self.batch, *local]))
+        if axis:
+            node = self.graph.call_function(_aten.movedim.int, (node, 0, axis))
+        if split is not None:
+            node = self.graph.call_function(_aten.flatten.using_ints, (node, split, split + 1))
+        return node
+
+    def _literal(self, held: Any) -> Any:
+        if isinstance(held, Tensor):
+            return self._attribute(held)
+        return type(held)(self._literal(h) for h in held) if isinstance(held, (list, tuple)) else held
+
+    def _attribute(self, held: Any) -> fx.Node:
+        name = f"held{len(self.held)}"
+        self.held[name] = held
+        return self.graph.get_attr(name)
+
+    def output(self, keys: Sequence[Key]) -> None:
+        named = {node.name: node for node in self.placed}
+        self.graph.output([self._entering(k) if isinstance(k, int) else self.placed[named[k]] for k in keys])
+
+    def _entering(self, value: int) -> fx.Node:
+        """What torch has, as (batch, ...) for the kernels."""
+        source = self.captured.entered[value]
+        node = self.placed[source]
+        axis, each = batch_axis(self.captured.traced, source.meta["val"])
+        if each > 1:
+            node = self.graph.call_function(_aten.unflatten.int, (node, axis, [self.batch, each]))
+        if axis:
+            node = self.graph.call_function(_aten.movedim.int, (node, axis, 0))
+        return self.graph.call_function(_aten.contiguous.default, (node,))

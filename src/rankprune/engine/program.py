@@ -1,0 +1,154 @@
+"""A captured module ready to run: its segments as engines, its islands as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .capture import Captured, Foreign, Literal
+from .engine import FEWEST, Choices, Engine
+from .fusion import fuse
+from .graph import Graph, Unsupported
+from .islands import Island, Key
+from .segments import Segment, Step, key_of
+from .tuning import Decision
+from .tuning import tune as measure
+
+Decisions = dict[bool, dict[int, Decision]]  # by layout (eight images at once?), then by node
+
+
+@dataclass(frozen=True)
+class Native:
+    """A segment with its engine and what was measured for it."""
+
+    engine: Engine
+    decisions: Decisions
+    inputs: list[int]
+    outputs: list[int]
+    segment: Segment
+
+    def run(self, batch: int, values: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.from_numpy(a) for a in self.engine([v.detach().contiguous().numpy() for v in values])]
+
+
+class Refused(Unsupported):
+    """The kernels cannot run a segment, which only shows when it is laid out for them."""
+
+    def __init__(self, segment: Segment, why: str) -> None:
+        super().__init__(why)
+        self.segment = segment
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How segments become engines. `known`: choices of another program of the same module, by the layers' names."""
+
+    variant: str
+    threads: int
+    tune: bool
+    batch: int
+    known: dict[bool, dict[str, Any]] | None = None
+    made: dict[tuple[str, ...], tuple[Engine, Decisions]] = field(default_factory=dict)  # by what they stand for
+
+    def native(self, segment: Segment) -> Native:
+        place = {node.output: i for i, node in enumerate(segment.graph.nodes)}
+        key = (*(n.name for n in segment.origins), *(str(place.get(v)) for v in segment.outputs))
+        if key not in self.made:
+            try:
+                self.made[key] = self._made(segment)
+            except Unsupported as error:
+                raise Refused(segment, str(error)) from None
+        engine, decisions = self.made[key]
+        return Native(engine, decisions, segment.inputs, segment.outputs, segment)
+
+    def _made(self, segment: Segment) -> tuple[Engine, Decisions]:
+        graph = Graph(segment.graph.shapes, list(segment.graph.nodes), segment.graph.inputs, segment.graph.outputs)
+        fuse(graph)
+        decisions: Decisions = {False: {}, True: {}}
+        if self.known is not None:
+            choices: Choices = {
+                images: {i: named[n.name] for i, n in enumerate(graph.nodes) if n.weight and n.name in named}
+                for images, named in self.known.items()
+            }
+        else:
+            if self.tune:
+                decisions = self._decide(graph)
+            choices = {images: {n: d.choice for n, d in found.items()} for images, found in decisions.items()}
+        engine = Engine(graph, self.threads, choices, self.variant)
+        if self.tune and self.known is None and self.batch >= FEWEST:
+            engine.choose_layout(self.batch)
+        return engine, decisions
+
+    def _decide(self, graph: Graph) -> Decisions:
+        eight = measure(graph, True, self.variant, self.threads) if self.batch >= FEWEST else {}
+        return {False: measure(graph, False, self.variant, self.threads), True: eight}
+
+
+class Program:
+    """Runs one signature of a module. Calls from several threads at once are safe."""
+
+    def __init__(self, captured: Captured, steps: Sequence[Step], maker: Maker) -> None:
+        self._spec = captured.traced.spec
+        self.captured = captured
+        self.steps: list[Native | Island] = [maker.native(s) if isinstance(s, Segment) else s for s in steps]
+        self._inputs = self._input_keys(captured)
+        self._outputs = captured.outputs
+        kept: set[Key] = {key_of(out) for out in self._outputs if not isinstance(out, Literal)}
+        self._last: list[list[Key]] = []  # what is not read after each step
+        for step in reversed(self.steps):
+            self._last.append([key for key in {*step.inputs, *step.outputs} if key not in kept])
+            kept |= {*step.inputs, *step.outputs}
+        self._last.reverse()
+
+    @staticmethod
+    def _input_keys(captured: Captured) -> list[Key]:
+        values = iter(captured.graph.inputs)
+        return [
+            next(values) if not isinstance(captured.env[node], Foreign) else node.name
+            for node in captured.traced.inputs
+        ]
+
+    def run(self, batch: int, tensors: Sequence[Tensor]) -> Any:
+        return self.finish(self.trace(batch, tensors, keep=False))
+
+    def trace(self, batch: int, tensors: Sequence[Tensor], keep: bool = True) -> dict[Key, Any]:
+        """Every value by its key; only what the module returns unless `keep`."""
+        values: dict[Key, Any] = dict(zip(self._inputs, tensors))
+        for step, last in zip(self.steps, self._last):
+            values.update(zip(step.outputs, step.run(batch, [values[key] for key in step.inputs])))
+            if not keep:
+                for key in last:
+                    values.pop(key, None)
+        return values
+
+    def finish(self, values: dict[Key, Any]) -> Any:
+        leaves = []
+        for out in self._outputs:
+            if isinstance(out, Literal):
+                leaves.append(out.value.clone() if isinstance(out.value, Tensor) else out.value)
+            else:
+                leaves.append(values[key_of(out)])
+        return pytree.tree_unflatten(leaves, self._spec)
+
+    @property
+    def natives(self) -> list[Native]:
+        return [step for step in self.steps if isinstance(step, Native)]
+
+    @property
+    def islands(self) -> list[Island]:
+        return [step for step in self.steps if isinstance(step, Island)]
+
+    def choices(self) -> dict[bool, dict[str, Any]]:
+        """The kernel of each layer by its name, for programs of other input sizes."""
+        found: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+        for native in self.natives:
+            for images, named in found.items():
+                chosen = dict(native.engine.choices.get(images) or {})
+                named.update({native.engine.graph.nodes[i].name: c for i, c in chosen.items()})
+        return found
+

@@ -1,0 +1,88 @@
+"""What compiling did: size, latency, and what torch runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from .graph import Node
+from .islands import Island
+from .program import Native
+from .tuning import Decision
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One line of a plan; without a time where torch runs it."""
+
+    name: str
+    kernel: str
+    nonzeros: int | None
+    density: float | None
+    seconds: float | None
+    why: str
+
+    def __str__(self) -> str:
+        count = "" if self.nonzeros is None else str(self.nonzeros)
+        density = "" if self.density is None else f"{self.density:.4f}"
+        spent = "" if self.seconds is None else f"{1e3 * self.seconds:.3f}"
+        return f"{self.name:<28} {self.kernel:<26} {count:>12} {density:>8} {spent:>8}  {self.why}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Size and latency of the module before and after."""
+
+    dense_bytes: int
+    weight_bytes: int
+    torch_seconds: float
+    engine_seconds: float
+    compile_seconds: float
+    islands: tuple[str, ...]
+    batch: int = 1
+    left: tuple[str, ...] = ()  # operators the engine knows, and that torch runs because it is faster
+    torch_only: str = ""  # why torch runs the whole module; empty: it does not
+
+    def __str__(self) -> str:
+        ratio = self.torch_seconds / self.engine_seconds
+        speed = f"{ratio:.2f} x faster" if ratio > 1.02 else "not faster"
+        text = (
+            f"weights {self.dense_bytes / 1e6:.1f} MB -> {self.weight_bytes / 1e6:.1f} MB; batch {self.batch} "
+            f"{self.torch_seconds * 1e3:.2f} ms -> {self.engine_seconds * 1e3:.2f} ms ({speed} than torch); "
+            f"compiled in {self.compile_seconds:.1f} s"
+        )
+        if self.torch_only:
+            return f"{text}; torch runs the whole module: {self.torch_only}"
+        if self.islands:
+            text += f"; run by torch: {counted(self.islands)}"
+        return text + (f"; run by torch because it is faster there: {counted(self.left)}" if self.left else "")
+
+
+def counted(names: tuple[str, ...]) -> str:
+    """Names in order of their first appearance, with how often they appear."""
+    return ", ".join(f"{name} x {n}" if n > 1 else name for name, n in Counter(names).items())
+
+
+def island_layers(island: Island) -> list[Layer]:
+    return [Layer(f"{module} {name}".strip(), "torch", None, None, None, why) for name, module, why in island.operators]
+
+
+def native_layers(native: Native, repeats: int) -> list[Layer]:
+    """Each layer of a segment, timed now for one image."""
+    engine = native.engine
+    seconds, of_node = engine.profile(engine.blank(), repeats=repeats)
+    made = engine.lowered(False)
+    assert made is not None
+    layers = []
+    for index, node in enumerate(engine.graph.nodes):
+        spent = float(sum(s for s, n in zip(seconds, of_node) if n == index))
+        layers.append(_layer(node, str(made.choices.get(index, "")), spent, native.decisions[False].get(index)))
+    return layers
+
+
+def _layer(node: Node, kernel: str, spent: float, decision: Decision | None) -> Layer:
+    if node.weight is None:
+        return Layer(f"{node.name} {node.op}".strip(), kernel, None, None, spent, "")
+    density = node.weight.nonzeros / node.weight.size
+    why = decision.why if decision else "not tuned"
+    return Layer(node.name or node.op, kernel, node.weight.nonzeros, density, spent, why)

@@ -1,0 +1,150 @@
+"""Follows a module with torch.export, for any batch size, down to a graph of functional ATen operators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from .attention import join_attention
+from .call import Call
+from .functional import functional, memory, writes
+from .inline import inline
+
+
+class CannotFollow(ValueError):
+    """torch.export cannot follow the module with a free batch size; torch can still run it."""
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A module as a graph: its tensor inputs in order, its own tensors, and how it gives its results back."""
+
+    module: fx.GraphModule
+    inputs: list[fx.Node]
+    constants: dict[fx.Node, Tensor]
+    outputs: list[Any]  # nodes, or plain values
+    spec: Any  # of the result
+    batch: Any  # the symbol of the batch size
+
+
+class _Result:
+    """Apart from the module, whose attributes may not change while it is exported."""
+
+    spec: Any = None
+
+
+class _Flat(nn.Module):
+    """The module with its arguments and results as flat lists: torch.export then needs to know no signature."""
+
+    def __init__(self, module: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.module = module
+        self.call, self.result = call, _Result()
+
+    def forward(self, tensors: list[Tensor]) -> list[Any]:
+        args, kwargs = self.call.arguments(tensors)
+        leaves, self.result.spec = pytree.tree_flatten(self.module(*args, **kwargs))
+        return leaves
+
+
+def trace(module: nn.Module, call: Call) -> Traced:
+    """Raises CannotFollow, or a ValueError for a module that changes its own tensors as it runs."""
+    flat = _Flat(module, call).eval()
+    two = call.resized(2)
+    batch = torch.export.Dim("batch", min=2, max=65536)
+    shapes = ([{0: batch} if batched else None for batched in call.batched()],)
+    try:
+        with torch.no_grad(), _eager():
+            exported = torch.export.export(flat, (two.tensors,), dynamic_shapes=shapes, strict=False)
+        _need_constant(exported)
+        inline(exported.graph_module)
+        exported = functional(exported)
+        inline(exported.graph_module)
+    except SelfChanging:
+        raise
+    except Exception as error:
+        raise CannotFollow(
+            f"torch.export cannot follow {type(module).__name__} with a free batch size: {reason(error)}"
+        ) from error
+    join_attention(exported.graph)
+    return _traced(exported, flat.result.spec)
+
+
+class SelfChanging(ValueError):
+    """The module changes its own tensors when it is called."""
+
+    def __init__(self, operator: str, name: str) -> None:
+        super().__init__(
+            f"compile cannot take {operator}: it changes {name}, a tensor of the module's own; compile needs a module "
+            "that stays as it is when it is called"
+        )
+
+
+def reason(error: BaseException) -> str:
+    """An exception as part of a sentence."""
+    return " ".join(str(error).split())[:200] or f"{type(error).__name__} without a word"
+
+
+def _traced(exported: Any, spec: Any) -> Traced:
+    held = {**exported.state_dict, **exported.constants}
+    names = _own_names(exported)
+    inputs: list[fx.Node] = []
+    constants: dict[fx.Node, Tensor] = {}
+    for node in exported.graph.nodes:
+        if node.op == "placeholder":
+            if node.name in names:
+                constants[node] = held[names[node.name]].detach()
+            else:
+                inputs.append(node)
+    outputs = next(n for n in exported.graph.nodes if n.op == "output").args[0]
+    symbols = [s for n in inputs for s in getattr(n.meta["val"], "shape", ())[:1] if isinstance(s, torch.SymInt)]
+    return Traced(exported.graph_module, inputs, constants, list(outputs), spec, symbols[0].node.expr)
+
+
+def _own_names(exported: Any) -> dict[str, str]:
+    signature = exported.graph_signature
+    return {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+
+
+def _need_constant(exported: Any) -> None:
+    """A module that counts its calls, say, is not the same from call to call; nor may compiling change it."""
+    for name in exported.graph_signature.buffers_to_mutate.values():
+        raise SelfChanging("an assignment", name.removeprefix("module."))
+    names = _own_names(exported)
+    # A constant that the module made as it ran (a lifted one) is new in each call.
+    lifted = exported.graph_signature.inputs_to_lifted_tensor_constants
+    owned = {
+        memory(n): names[n.name]
+        for n in exported.graph.nodes
+        if n.op == "placeholder" and n.name in names and n.name not in lifted
+    }
+    for node in _all_nodes(exported.graph_module):
+        if writes(node) and (name := owned.get(memory(node.args[0]))) is not None:  # type: ignore[arg-type]
+            raise SelfChanging(str(node.target), name.removeprefix("module."))
+
+
+def _all_nodes(module: nn.Module) -> Iterator[fx.Node]:
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            yield from part.graph.nodes
+
+
+@contextlib.contextmanager
+def _eager() -> Iterator[None]:
+    """Parts under torch.compile run as they were written."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    if stance is None:
+        yield
+        return
+    with stance("force_eager"):
+        yield
