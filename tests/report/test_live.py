@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from _signals import hear_ctrl_c
 from rankprune.cli import main
-from rankprune.report.live import ServeError, Server, loopback
+from rankprune.formats import save
+from rankprune.models import create_model
+from rankprune.report.collect import Collector
+from rankprune.report.live import CONNECTIONS, Feed, ServeError, Server, loopback
+from rankprune.training import checkpoint
 
 
 @contextmanager
@@ -129,3 +137,117 @@ def test_news_arrive_by_themselves_and_troubles_are_told(runs: Path, going: Path
         (going / "away").rename(going / "recipe.yaml")
         assert event(stream)[0] == "message"
         connection.close()
+
+
+@pytest.mark.parametrize("error", [KeyError("epoch"), RuntimeError(), MemoryError("16 GB"), AttributeError("no get")], ids=repr)
+def test_any_trouble_in_a_look_is_told_and_the_next_look_is_taken(error: Exception, going: Path) -> None:
+    feed = Feed([going])
+    collect, changed = feed._collector.collect, feed._collector.changed
+    feed._collector.changed = lambda: True  # type: ignore[method-assign]
+
+    def fail() -> dict[str, Any]:
+        raise error
+
+    feed._collector.collect = fail  # type: ignore[assignment, method-assign]
+    feed.look()
+    assert feed.problem in (str(error), type(error).__name__)
+    assert feed.number == 2
+    feed._collector.collect, feed._collector.changed = collect, changed  # type: ignore[method-assign]
+    feed.look()
+    assert (feed.problem, feed.number) == ("", 3)
+
+
+def test_what_could_not_be_read_is_read_again(going: Path) -> None:
+    """A file that was half written when it was looked at: its trouble stays until it is whole."""
+    feed, whole = Feed([going]), (going / "environment.json").read_text()
+    (going / "environment.json").write_text(whole[:20])
+    for _ in range(2):
+        feed.look()
+        assert "environment.json is damaged" in feed.problem
+    (going / "environment.json").write_text(whole)
+    feed.look()
+    assert feed.problem == ""
+
+
+def test_weights_of_any_kind_leave_the_page_standing(going: Path) -> None:
+    """A checkpoint that is whole but holds something else, and one that is none."""
+    checkpoint.write(going / "last.ckpt", {"model": {"weight": [1, 2]}})
+    (run,) = Collector([going]).collect()["runs"]
+    assert run["layers"] is None
+    assert run["problem"]
+    assert run["metrics"]
+
+
+def test_silent_connections_are_closed(going: Path) -> None:
+    with Server([going], idle=0.3) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        silent = socket.create_connection(server.server_address[:2], timeout=20)
+        slow = socket.create_connection(server.server_address[:2], timeout=20)
+        slow.sendall(b"GET / HTTP/1.1\r\nHost: local")
+        assert silent.recv(1) == slow.recv(1) == b""
+        assert ask(server, "/")[0] == 200
+        server.shutdown()
+        thread.join()
+
+
+def watching(folder: Path) -> tuple[subprocess.Popen[str], tuple[str, int]]:
+    command = [sys.executable, "-m", "rankprune", "watch", str(folder), "--port", "0", "--json"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "src"), "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = subprocess.Popen(command, env=env, preexec_fn=hear_ctrl_c, **pipes)  # type: ignore[call-overload]
+    url = json.loads("".join(running.stdout.readline() for _ in range(3)))["url"]
+    return running, ("127.0.0.1", int(url.rstrip("/").rpartition(":")[2]))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="counts threads in /proc")
+def test_hundreds_of_connections_hold_few_threads_and_no_processor(going: Path) -> None:
+    running, address = watching(going)
+    status = Path(f"/proc/{running.pid}/status")
+
+    def spent() -> int:
+        return sum(map(int, Path(f"/proc/{running.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    try:
+        idle = [socket.create_connection(address, timeout=20) for _ in range(300)]
+        refused = idle[-1].recv(200)  # by now all before it have been accepted
+        assert refused.startswith(b"HTTP/1.0 503")
+        assert b"Too many pages are open" in refused
+        assert int(status.read_text().partition("Threads:")[2].split()[0]) <= CONNECTIONS + 8
+        before, since = spent(), time.monotonic()
+        time.sleep(1)
+        share = (spent() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - since)
+        assert share < 0.5
+        for connection in idle:
+            connection.close()
+        for _ in range(100):  # a thread sees that its connection has gone
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                page = http.client.HTTPConnection(*address, timeout=20)
+                page.request("GET", "/")
+                if page.getresponse().status == 200:
+                    break
+            time.sleep(0.1)
+        else:
+            pytest.fail("the page did not come back")
+    finally:
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 0
+
+
+def test_ctrl_c_while_weights_are_read_ends_quietly(going: Path) -> None:
+    """The thread that reads them is deep in native code when the command ends."""
+    recipe = (going / "recipe.yaml").read_text()
+    (going / "last.ckpt").unlink(missing_ok=True)
+    (going / "previous.ckpt").unlink(missing_ok=True)
+    assert "name: vgg-small" in recipe
+    (going / "recipe.yaml").write_text(recipe.replace("name: vgg-small", "name: cifar-vgg19"))
+    weights = going.parent / "model.sparse.safetensors"
+    save(create_model("cifar-vgg19", 10, 1), weights)
+    for delay in (0.5, 2.0):
+        running, _ = watching(going)
+        shutil.copy(weights, going)  # takes seconds to look at
+        time.sleep(delay)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+        assert (running.returncode, err) == (0, "")
+        (going / weights.name).unlink()

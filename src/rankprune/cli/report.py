@@ -32,13 +32,19 @@ def _watch(args: argparse.Namespace) -> int:
 
     from rankprune.report.live import Server
 
+    torch.set_num_threads(1)  # the run comes first
     with Server(args.runs, args.host, args.port) as server, contextlib.suppress(KeyboardInterrupt):
-        os.nice(10)  # the run comes first
-        torch.set_num_threads(1)
+        os.nice(10)
         emit(args.json, {"url": server.url}, f"{server.url} shows the run; Ctrl-C ends the page, not the run")
         sys.stdout.flush()
         server.serve_forever()
-    return 0
+    with contextlib.suppress(KeyboardInterrupt):  # pressed twice
+        if not server.still_looking(seconds=0.5):
+            return 0
+    # A thread is deep in a decomposition. The interpreter would abort if it ended under it; this process writes
+    # nothing, so that it may end at once.
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _figures(args: argparse.Namespace) -> int:

@@ -36,7 +36,7 @@ class Collector:
 
     def collect(self, say: Callable[[str], None] = _quiet) -> dict[str, Any]:
         folders = find(self.paths)
-        self._seen = [stamp(f) for f in folders]
+        seen = [stamp(f) for f in folders]
         runs = []
         for folder in folders:
             say(f"reading {folder}")
@@ -44,20 +44,22 @@ class Collector:
             run["layers"], run["problem"], run["engine"] = None, None, None
             try:
                 run["layers"] = self.layers.of(folder, run["delta"])
-            except (ValueError, OSError) as error:  # weights that cannot be read leave the rest of the report standing
-                run["problem"] = str(error)
+            except Exception as error:  # weights that cannot be read, whyever, leave the rest of the report standing
+                run["problem"] = str(error) or type(error).__name__
                 say(f"{folder} is shown without its layers: {error}")
             if self.engine and run["result"] and run["layers"]:
                 run["engine"] = self._engine(folder, say)
             runs.append(run)
         _distinct(runs)
-        return {
+        found = {
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "version": rankprune.__version__,
             "runs": runs,
             "points": points(runs),
             "references": self._reference(runs, folders),
         }
+        self._seen = seen  # only now: what failed is tried again
+        return found
 
     def _engine(self, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
         from .engine_time import engine_time  # builds kernels where they are not built yet

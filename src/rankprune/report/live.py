@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import json
@@ -18,6 +19,7 @@ from .collect import Collector
 from .page import render
 
 PATIENCE = 10.0  # the weights are looked at for at most a tenth of the time
+CONNECTIONS = 32  # at a time, each of which holds a thread
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -47,8 +49,8 @@ class Feed:
         try:
             data = self._collector.collect() if self._collector.changed() else None
             problem = ""
-        except (RunError, ValueError, OSError) as error:  # such as a folder that was removed: it may come back
-            data, problem = None, " ".join(str(error).split())
+        except Exception as error:  # whatever it is, such as a folder that was removed: the next look may succeed
+            data, problem = None, " ".join(str(error).split()) or type(error).__name__
         with self._news:
             if data is not None or problem != self.problem:
                 self.data, self.problem, self.number = data or self.data, problem, self.number + 1
@@ -66,11 +68,22 @@ class Feed:
 
 
 class Server(ThreadingHTTPServer):
-    """`serve_forever` answers; a second thread looks at the folders every `every` seconds."""
+    """`serve_forever` answers; a second thread looks at the folders every `every` seconds.
+
+    At most `CONNECTIONS` are served at a time, and one that is silent, or does not read, for `idle` seconds is closed.
+    """
 
     daemon_threads = True
+    request_queue_size = 128  # of connections that wait to be accepted: browsers open several at once
 
-    def __init__(self, paths: Iterable[str | Path], host: str = "127.0.0.1", port: int = 0, every: float = 1.0) -> None:
+    def __init__(
+        self,
+        paths: Iterable[str | Path],
+        host: str = "127.0.0.1",
+        port: int = 0,
+        every: float = 1.0,
+        idle: float = 10.0,
+    ) -> None:
         address = loopback(host)
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
@@ -84,9 +97,12 @@ class Server(ThreadingHTTPServer):
         except BaseException:
             self.server_close()
             raise
+        self.idle = idle
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
         self._done = threading.Event()
         self._every = every
-        threading.Thread(target=self._look, daemon=True).start()
+        self._looking = threading.Thread(target=self._look, daemon=True)
+        self._looking.start()
 
     @property
     def url(self) -> str:
@@ -97,11 +113,39 @@ class Server(ThreadingHTTPServer):
         while not self._done.wait(self._every):
             self.feed.look()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own while there are not too many; others are told to come back."""
+        if not self._free.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.settimeout(0)  # the thread that accepts must not wait for anyone
+                request.send(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 10\r\n\r\nToo many pages are open.\n")
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Quiet: a browser that leaves is no news, and what fails in an answer is answered with 500."""
+
     def server_close(self) -> None:
         if hasattr(self, "_done"):
             self._done.set()
             self.feed.close()
         super().server_close()
+
+    def still_looking(self, seconds: float) -> bool:
+        """After `server_close`: whether a look that was under way goes on for longer than that."""
+        self._looking.join(seconds)
+        return self._looking.is_alive()
 
 
 def loopback(host: str) -> str:
@@ -128,7 +172,19 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     server_version, sys_version = "rankprune", ""
 
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.idle)  # of each read and each write
+
     def do_GET(self) -> None:
+        try:
+            self._answer()
+        except OSError:
+            raise  # the other side has left, or does not read
+        except Exception as error:
+            self._send(500, "text/plain", f"The page could not be made: {error}\n".encode())
+
+    def _answer(self) -> None:
         if not _own_name(self.headers.get("Host", "")):
             # A page elsewhere can make its own name point here; it must not read runs that way.
             self._send(403, "text/plain", b"This server answers to the names of this machine alone.\n")
