@@ -72,3 +72,24 @@ def test_nothing_else_is_built(call: tuple[object, ...], named: str) -> None:
     for protocol in (3, 4, 5):
         with pytest.raises(pickle.UnpicklingError, match=f"asks for {named}"):
             loads_arrays(pickle.dumps({"data": Evil(*call)}, protocol))
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        (b"\x80\x02}r\xff\xff\xff\x7f.", "keeps an object under the number 2147483647"),
+        (b"\x80\x02", "damaged"),
+        (pickle.dumps(np.array([{}], object), 3), "something else than numbers"),
+        (pickle.dumps(np.zeros(2, [("a", "u1")]), 3), "something else than numbers"),
+        (pickle.dumps(np.zeros((4, 4), np.uint8), 3).replace(b"K\x04K\x04", b"K\x04K\x05"), "another size"),
+        (pickle.dumps(np.zeros((4, 4), np.uint8), 3).replace(b"K\x04K\x04", b"K\x04\x88"), "without shape"),
+    ],
+)
+def test_arrays_that_are_not_what_they_say(raw: bytes, sentence: str) -> None:
+    with pytest.raises(pickle.UnpicklingError, match=sentence):
+        loads_arrays(raw)
+
+
+def test_the_order_of_bytes_and_of_axes() -> None:
+    for array in (np.arange(6, dtype=">i4").reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3))):
+        np.testing.assert_array_equal(loads_arrays(pickle.dumps(array, 3)), array)

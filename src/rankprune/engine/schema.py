@@ -16,6 +16,7 @@ import numpy as np
 
 from .graph import Node, Shape
 
+_FLOAT = float(np.finfo(np.float32).max)
 MOST = 1 << 20  # of a stride, a padding, a number of heads, ...
 Attribute = Callable[[Any], bool]  # whether a value is one that the attribute may have
 
@@ -35,12 +36,12 @@ def integers(count: int, low: int = 0, high: int = MOST) -> Attribute:
 
 
 def number(low: float = -math.inf) -> Attribute:
-    """A finite number."""
-    return lambda value: type(value) in (int, float) and math.isfinite(value) and value >= low
+    """A number that a float32 can hold."""
+    return lambda value: type(value) in (int, float) and max(low, -_FLOAT) <= value <= _FLOAT
 
 
 def numbers(count: int) -> Attribute:
-    """A list of `count` finite numbers."""
+    """A list of `count` such numbers."""
     one = number()
     return lambda value: type(value) is list and len(value) == count and all(map(one, value))
 
