@@ -342,22 +342,25 @@ def _checkpoints() -> list[bytes]:
         return [path.read_bytes()]
 
 
+def _damaged_archive(data: bytes, rng: random.Random) -> bytes:
+    """Damage to a member of the zip archive that torch writes, mostly the pickle, or to the archive."""
+    if rng.random() < 0.3:
+        return bytes_of(data, rng)
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as new:
+        names = old.namelist()
+        chosen = rng.choice([*names, *[name for name in names if name.endswith("data.pkl")] * 4])
+        for name in names:
+            content = old.read(name)
+            new.writestr(name, bytes_of(content, rng) if name == chosen else content)
+    return made.getvalue()
+
+
 def _damaged_checkpoint(data: bytes, rng: random.Random) -> bytes:
-    """Mostly with a right checksum: damage to a member of the archive, or to the archive."""
+    """Mostly with a right checksum."""
     if rng.random() < 0.2:
         return bytes_of(data, rng)
-    body = data[:-66] + b"\0\0"
-    if rng.random() < 0.3:
-        body = bytes_of(body, rng)
-    else:
-        made = io.BytesIO()
-        with zipfile.ZipFile(io.BytesIO(body)) as old, zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as new:
-            names = old.namelist()
-            chosen = rng.choice([*names, *[name for name in names if name.endswith("data.pkl")] * 4])
-            for name in names:
-                content = old.read(name)
-                new.writestr(name, bytes_of(content, rng) if name == chosen else content)
-        body = made.getvalue()
+    body = _damaged_archive(data[:-66] + b"\0\0", rng)
     return body[:-2] + struct.pack("<H", 64) + hashlib.sha256(body).hexdigest().encode()
 
 
@@ -365,6 +368,14 @@ def _read_checkpoint(path: Path) -> None:
     from rankprune.training import checkpoint
 
     checkpoint.read(path)
+
+
+def _torch_files() -> list[bytes]:
+    import torch
+
+    made = io.BytesIO()
+    torch.save({"state_dict": _state(), "epoch": 3}, made)
+    return [made.getvalue()]
 
 
 # --- recipes ---
@@ -414,7 +425,7 @@ def _recipe_errors() -> tuple[type[Exception], ...]:
 
 def _records() -> list[Any]:
     result = {"accuracy_last": 0.9, "target_sparsity": 0.5, "prunable": 10, "kept": 5}
-    return [{"run": "r", "code": "c", "name": "n", "seed": 0, "result": result}]
+    return [{"run": "r", "code": "c", "name": "n", "seed": 0, "finished": "2024", "result": result}]
 
 
 def _damaged_json(good: Any, rng: random.Random) -> bytes:
@@ -437,9 +448,9 @@ def _read_result(path: Path) -> None:
 
 
 def _run_errors() -> tuple[type[Exception], ...]:
-    from rankprune.training.errors import RunError
+    from rankprune.training.errors import OffTarget, RunError
 
-    return (RunError,)
+    return (RunError, OffTarget)
 
 
 # --- pickled arrays of CIFAR ---
@@ -473,6 +484,7 @@ FORMATS = {
     "sparse": Format(_sparse_files, _damaged_sparse, _read_sparse, _sparse_errors, ".safetensors"),
     "safetensors": Format(_plain_files, _damaged_safetensors, _read_weights, _weight_errors, ".safetensors"),
     "checkpoint": Format(_checkpoints, _damaged_checkpoint, _read_checkpoint, lambda: (ValueError,), ".ckpt"),
+    "torch": Format(_torch_files, _damaged_archive, _read_weights, _weight_errors, ".pt"),
     "recipe": Format(_recipes, _damaged_recipe, _read_recipe, _recipe_errors, ".yaml"),
     "record": Format(_records, _damaged_json, _read_record, _run_errors, ".json"),
     "result": Format(_records, _damaged_json, _read_result, _run_errors, ".json"),

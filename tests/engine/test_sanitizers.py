@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from _sanitized import sanitized_library, supports
 from rankprune.engine import build
 
 SOURCE = Path(__file__).with_name("kernels_test.cpp")
@@ -35,14 +35,6 @@ def make(folder: Path, command: list[str], flags: tuple[str, ...], machine: str 
     return made
 
 
-def supports(command: list[str], flag: str, folder: Path) -> bool:
-    source = folder / "probe.cpp"
-    source.write_text("int main() { return 0; }\n")
-    probe = folder / "probe"
-    built = subprocess.run([*command, flag, str(source), "-o", str(probe)], capture_output=True, check=False)
-    return built.returncode == 0 and subprocess.run([str(probe)], capture_output=True, check=False).returncode == 0
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kinds", ["address,undefined", "thread"])
 def test_under_sanitizers(kinds, tmp_path):
@@ -65,28 +57,16 @@ from rankprune.engine import native, selfcheck
 found = native.bind(Path(sys.argv[1]))
 native.library = lambda: found
 assert all(map(selfcheck.agrees, native.variants()))
-raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[2]]))
+raise SystemExit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 
 
 @pytest.mark.long
 def test_every_operator_with_addresses_checked(tmp_path):
     """The library itself built with AddressSanitizer and UBSan, in a Python that runs networks of all operators."""
-    try:
-        command = build.compiler()
-    except build.NoCompiler:
-        pytest.skip("there is no C++ compiler")
-    flags = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    if not supports(command, flags[1], tmp_path):
-        pytest.skip("the compiler has no address sanitizer that runs here")
-    found = subprocess.run([*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
-    if not Path(found.stdout.strip()).is_file():
-        pytest.skip("the compiler's libasan.so, which a sanitized library needs in an ordinary Python, is not there")
-    library = tmp_path / "sanitized.so"
-    objects = build.objects(tmp_path, command, flags)
-    subprocess.run([*command, *flags, "-shared", "-pthread", *map(str, objects), "-o", str(library)], check=True)
-    env = {**os.environ, "LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}  # Python's own leaks
-    line = [sys.executable, "-c", EVERY_KERNEL, str(library), str(SOURCE.with_name("test_planfile.py"))]
+    library, env = sanitized_library(tmp_path)
+    tests = [str(SOURCE.with_name(name)) for name in ("test_planfile.py", "test_untrusted_plans.py")]
+    line = [sys.executable, "-c", EVERY_KERNEL, str(library), *tests]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=900)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import time
 from pathlib import Path
 
@@ -187,53 +186,3 @@ def test_nested_too_deeply(tmp_path: Path) -> None:
     (tmp_path / "deep").write_bytes(safetensors.torch.save({}, {"rankprune": "[" * 100_000}))
     with pytest.raises(ValueError, match=r"deep is damaged .*: use another copy"):
         rp.load(tmp_path / "deep")
-
-
-def mutate(data: bytes, rng: random.Random) -> bytes:
-    """Flip, cut, repeat or overwrite somewhere; half of the time in the header, where the counts are."""
-    damaged = bytearray(data)
-    limit = len(data) if rng.random() < 0.5 else min(len(data), 8 + int.from_bytes(data[:8], "little"))
-    where = rng.randrange(limit)
-    match rng.randrange(4):
-        case 0:
-            damaged[where] ^= 1 << rng.randrange(8)
-        case 1:
-            damaged = damaged[:where]
-        case 2:
-            damaged[where:where] = damaged[where : where + rng.randrange(1, 9)]
-        case _:
-            damaged[where : where + 4] = rng.randbytes(4)
-    return bytes(damaged)
-
-
-def attack(tmp_path: Path, times: int) -> None:
-    model = cnn()
-    rp.prune(model, sparsity=0.9)
-    rp.save(model, tmp_path / "good")
-    good = (tmp_path / "good").read_bytes()
-    rng = random.Random(1)
-    refused = 0
-    for _ in range(times):
-        bad = mutate(good, rng)
-        if bad == good:
-            continue
-        (tmp_path / "bad").write_bytes(bad)
-        try:
-            state = rp.load(tmp_path / "bad")
-        except ValueError as error:
-            sentence = str(error)
-            refused += 1
-        else:  # a change that means nothing, such as white space in the header
-            sentence = ""
-            assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
-        assert "\n" not in sentence
-    assert refused > 0.9 * times
-
-
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    attack(tmp_path, 400)
-
-
-@pytest.mark.long
-def test_damaged_files_are_refused_ten_thousand_times(tmp_path: Path) -> None:
-    attack(tmp_path, 10_000)
