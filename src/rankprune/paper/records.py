@@ -92,8 +92,13 @@ class Records:
         try:
             record: Record = json.loads(path.read_text(encoding="utf-8"))
             record = {key: record[key] for key in ("run", "code", "name", "seed", "finished")} | record
+            if not all(isinstance(record[key], str) for key in ("run", "code", "name")):
+                raise TypeError("a name that is no text")
+            counts = [(record.get("result") or {}).get(key) or 0 for key in ("target_sparsity", "prunable", "kept")]
+            if not all(0 <= count < 1e15 for count in counts):
+                raise ValueError("a count that is none")
             check(record)
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             sentence = f"{path} is no record of a run: restore it from version control, or remove it."
             raise RunError(sentence) from None
         return record

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class RecipeError(ValueError):
     """A recipe that cannot be found, read or understood."""
+
+
+def shorten(value: Any) -> str:
+    """A value for a sentence, however long it is."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

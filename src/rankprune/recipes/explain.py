@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from rankprune.method import list_methods, method_info
 
-from .errors import nearest
+from .errors import nearest, shorten
 from .schema import Section
 
 from pydantic import BaseModel, ValidationError  # isort: skip  (schema.py says how to install it)
@@ -26,12 +26,12 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
         if not homes and not place and "method" in schema.model_fields and _is_of_a_method(key):
             homes = [f"method.{key}"]
         way_out = f"did you mean {' or '.join(homes)}?" if homes else nearest(key, _keys(schema, place))
-        return f"there is no key {key!r} in {where}: {way_out}"
+        return f"there is no key {shorten(key)} in {where}: {way_out}"
     if first["type"] == "missing":
         return f"{'.'.join([*place, key])} is missing: every run needs it."
     if first["type"] == "value_error":
         return f"{str(first['ctx']['error']).rstrip('.')}."
-    return f"{'.'.join([*place, key])}={first['input']!r} is wrong: {reason(first)}."
+    return f"{'.'.join([*place, key])}={shorten(first['input'])} is wrong: {reason(first)}."
 
 
 def reason(error: Any) -> str:

@@ -14,7 +14,7 @@ from rankprune.extras import create_extra, list_extras
 from rankprune.method import list_methods, method_info
 
 from . import yaml_file
-from .errors import RecipeError, closest, nearest
+from .errors import RecipeError, closest, nearest, shorten
 from .explain import explain, reason
 from .names import base_method, find, list_recipes, merge, settings, task, tasks
 from .schema import Method, Recipe, counts
@@ -52,7 +52,7 @@ def raw(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if base is None:
         return {"name": path.stem, **own}
     if not isinstance(base, str):
-        raise RecipeError(f"base={base!r} in {path} is not the name of a recipe.")
+        raise RecipeError(f"base={shorten(base)} in {path} is not the name of a recipe.")
     beside = path.parent / base  # a file is named from where its heir lies
     values = raw(str(beside) if base.endswith((".yaml", ".yml")) else base, (*seen, name))
     return merge({**values, "name": path.stem}, own)
@@ -72,7 +72,7 @@ def parse_override(text: str) -> dict[str, Any]:
 
 def check(values: dict[str, Any]) -> Recipe:
     """The recipe of these values, or one sentence that says what is wrong with them."""
-    name = values.get("name", "the recipe")
+    name = shorten(values.get("name", "the recipe")).strip("'")
     if _for_other_methods(values.get("method")):  # a sweep's settings, met by its dense run
         values = {**values, "method": None}
     try:
@@ -123,13 +123,13 @@ def _checked(method: Method, name: str) -> Method:
     for key, value in hyper.items():
         if key not in hints:
             known = [*hints, *Method.model_fields]
-            raise RecipeError(f"{name}: {method.name} has no hyper-parameter {key!r}: {nearest(key, known)}")
+            raise RecipeError(f"{name}: {method.name} has no hyper-parameter {shorten(key)}: {nearest(key, known)}")
         if isinstance(value, bool) and counts(hints[key]):
             raise RecipeError(f"{name}: method.{key}={value} is wrong: it should be a number.")
         try:
             typed[key] = TypeAdapter(hints[key]).validate_python(value)
         except ValidationError as error:
-            raise RecipeError(f"{name}: method.{key}={value!r} is wrong: {reason(error.errors()[0])}.") from None
+            raise RecipeError(f"{name}: method.{key}={shorten(value)} is wrong: {reason(error.errors()[0])}.") from None
     try:
         cls(method.sparsity, **typed)
     except ValueError as error:  # the class checks what a type cannot say

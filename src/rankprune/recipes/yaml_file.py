@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .errors import RecipeError
+from .errors import RecipeError, shorten
 
 try:
     import yaml
@@ -29,7 +29,7 @@ class Loader(yaml.SafeLoader):
             except TypeError:
                 raise _wrong("a list or mapping cannot be a key", key_node) from None
             if twice:
-                raise _wrong(f"{_shorten(key)} is given twice", node)
+                raise _wrong(f"{shorten(key)} is given twice", node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -39,7 +39,7 @@ class Loader(yaml.SafeLoader):
         except (ValueError, IndexError, KeyError, AttributeError, TypeError, OverflowError):
             # PyYAML leaves it to Python to refuse `!!int ""`, `!!timestamp "x"` or the 32nd of a month.
             kind = node.tag.rpartition(":")[2]
-            raise _wrong(f"{_shorten(getattr(node, 'value', ''))} is no {kind}", node) from None
+            raise _wrong(f"{shorten(getattr(node, 'value', ''))} is no {kind}", node) from None
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise _wrong(f"a number of {value.bit_length()} bits is too large", node)
         return value
@@ -52,11 +52,6 @@ class _Dumper(yaml.SafeDumper):
 
 def _wrong(problem: str, node: Any) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:

@@ -84,7 +84,9 @@ class RunFolder:
             return None
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            if not isinstance(found, dict):
+                raise ValueError("no object")
+        except (OSError, ValueError, RecursionError):
             raise RunError(f"{path} is damaged: remove it and resume the run.") from None
         return found
 
