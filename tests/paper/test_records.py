@@ -12,6 +12,7 @@ from _small import add
 from rankprune.paper.records import Records, code_version
 from rankprune.paper.runs import Run
 from rankprune.training.errors import OffTarget, RunError
+from rankprune.training.sealed import seal
 
 RUN = Run("fashion", "gmp", 95.0)
 
@@ -61,8 +62,58 @@ def test_an_accuracy_off_its_target_is_refused(tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     record["result"]["kept"] = 499
     path.write_text(json.dumps(record))
+    with pytest.raises(RunError, match="it was changed after it was written: the checksum differs"):
+        Records(tmp_path)
+    path.write_text(json.dumps(seal(record)))
     with pytest.raises(OffTarget):
         Records(tmp_path)
+
+
+def test_a_record_of_before_checksums_is_read(tmp_path: Path) -> None:
+    add(Records(tmp_path), RUN, 0.8)
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    assert list(record)[-1] == "checksum"
+    del record["checksum"]
+    path.write_text(json.dumps(record))
+    found = Records(tmp_path).newest(RUN.key())
+    assert found == record
+
+
+@pytest.mark.parametrize("change", ["accuracy", "seed", "a key more", "cut"])
+def test_a_changed_record_is_a_sentence(change: str, tmp_path: Path) -> None:
+    add(Records(tmp_path), RUN, 0.8)
+    (path,) = tmp_path.glob("*.json")
+    text = path.read_text()
+    changed = {
+        "accuracy": text.replace('"accuracy_last": 0.8', '"accuracy_last": 0.9'),
+        "seed": text.replace('"seed": 0', '"seed": 1', 1),
+        "a key more": text.replace("{", '{"more": 1, ', 1),
+        "cut": text[: len(text) // 2],
+    }[change]
+    assert changed != text
+    path.write_text(changed)
+    with pytest.raises(RunError, match=r"is no record of a run \(.*\): restore it from version control"):
+        Records(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["kept", "prunable", "target_sparsity"])
+def test_an_incomplete_result_is_named(key: str, tmp_path: Path) -> None:
+    add(Records(tmp_path), RUN, 0.8)
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    del record["result"][key]
+    path.write_text(json.dumps(seal(record)))
+    with pytest.raises(RunError, match=f"no record of a run .it lacks '{key}'"):
+        Records(tmp_path)
+
+
+def test_the_records_of_this_project_are_whole() -> None:
+    """Those that have a checksum are as they were written; all have what the tables need."""
+    folder = Path(__file__).resolve().parents[2] / "results" / "records"
+    if not folder.is_dir():
+        pytest.skip("the results are not part of an installed package")
+    assert len(list(Records(folder))) == len(list(folder.glob("*.json"))) > 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": "x"}'])

@@ -15,6 +15,7 @@ from rankprune._atomic import write_atomic
 from rankprune.budget import kept
 from rankprune.training.errors import OffTarget, RunError
 from rankprune.training.folder import writing
+from rankprune.training.sealed import NotWhole, read_table, seal, unseal
 
 from .runs import digest
 
@@ -22,6 +23,10 @@ from .runs import digest
 _OUTSIDE = {"cli", "engine", "formats", "integrations", "paper", "report"}
 
 Record = dict[str, Any]
+_ENTRIES: dict[str, type | tuple[type, ...]] = {"run": str, "code": str, "name": str, "seed": int, "finished": str}
+_MEASURED: dict[str, type | tuple[type, ...]] = {
+    "accuracy_last": (int, float), "target_sparsity": (int, float), "prunable": int, "kept": int,
+}  # fmt: skip
 
 
 @lru_cache
@@ -83,22 +88,21 @@ class Records:
             self.folder.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 raise RunError(f"{path} is there already and records are never changed: nothing was written.")
-            write_atomic(path, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+            write_atomic(path, (json.dumps(seal(record), indent=1, ensure_ascii=False) + "\n").encode())
         self._by_key.setdefault(record["run"], []).append(record)
         return path
 
     @staticmethod
     def _read(path: Path) -> Record:
         try:
-            record: Record = json.loads(path.read_text(encoding="utf-8"))
-            record = {key: record[key] for key in ("run", "code", "name", "seed", "finished")} | record
-            if not all(isinstance(record[key], str) for key in ("run", "code", "name")):
-                raise TypeError("a name that is no text")
-            counts = [(record.get("result") or {}).get(key) or 0 for key in ("target_sparsity", "prunable", "kept")]
-            if not all(0 <= count < 1e15 for count in counts):
-                raise ValueError("a count that is none")
+            record = unseal(read_table(path), _ENTRIES)
+            result = {} if record.get("result") is None else unseal(record["result"], {})
+            if "accuracy_last" in result:
+                unseal(result, _MEASURED)
+                if odd := [key for key in _MEASURED if not 0 <= result[key] < 1e15]:
+                    raise NotWhole(f"{odd[0]} is {str(result[odd[0]])[:40]}")
             check(record)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            sentence = f"{path} is no record of a run: restore it from version control, or remove it."
-            raise RunError(sentence) from None
+        except (ValueError, OverflowError) as error:
+            way_out = "restore it from version control, or remove it"
+            raise RunError(f"{path} is no record of a run ({error}): {way_out}.") from None
         return record

@@ -46,6 +46,8 @@ def parse(raw: bytes, path: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle makes torch raise whatever Python has
         raise ValueError(f"{path.name} cannot be read ({type(error).__name__})") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"{path.name} holds a {type(state).__name__} and not the state of a run")
     return state
 
 

@@ -43,7 +43,7 @@ def comparison(results: Sequence[dict[str, Any]]) -> str:
     head = ("run", "accuracy", "best", "sparsity", "kept", "rank", "MACs", "bytes", "dead", "training", "seconds")
     lines = table(head, [_row(runs) for runs in settings.values()], right=_RIGHT)
     deltas = ", ".join(sorted({f"{result['delta']:g}" for result in results}))
-    measure = " or ".join(sorted({_MEASURES[result.get("metric", "top1")] for result in results}))
+    measure = " or ".join(sorted({_MEASURES.get(result.get("metric", "top1"), "measure") for result in results}))
     notes = [
         f"accuracy: test {measure} of the last epoch, best: of the best epoch; both at exactly the sparsity shown",
         f"rank: mean over the layers of δ-rank / full rank at δ={deltas} (of exact rank / full rank)",

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,18 @@ from rankprune.recipes.schema import Recipe
 from rankprune.recipes.yaml_file import dump
 
 from .errors import RunError
+from .sealed import NotWhole, read_table, seal, unseal
 
 RECIPE, ENVIRONMENT, METRICS, RESULT = "recipe.yaml", "environment.json", "metrics.jsonl", "result.json"
 MODEL, BEST = "model.sparse.safetensors", "best.ckpt"
+_NUMBER = (int, float)
+# What every reader of a result relies on.
+_RESULT: dict[str, type | tuple[type, ...]] = {
+    "recipe": str, "setting": str, "target_sparsity": _NUMBER, "sparsity": _NUMBER, "kept": int, "prunable": int,
+    "accuracy_last": _NUMBER, "accuracy_best": _NUMBER, "delta": _NUMBER, "delta_rank_ratio": _NUMBER,
+    "exact_rank_ratio": _NUMBER, "dead_filters": _NUMBER, "filters": int, "macs_dense": int, "macs_sparse": int,
+    "bytes_sparse": int, "training_share": _NUMBER, "seconds": _NUMBER,
+}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -83,12 +92,13 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(found, dict):
-                raise ValueError("no object")
-        except (OSError, ValueError, RecursionError):
-            raise RunError(f"{path} is damaged: remove it and resume the run.") from None
-        return found
+            return unseal(read_table(path), _RESULT if name == RESULT else {})
+        except NotWhole as error:
+            raise RunError(f"{path} is damaged ({error}): remove it and resume the run.") from None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """With a checksum, which `result` compares."""
+        self.write_json(RESULT, seal(result))
 
     def result(self) -> dict[str, Any] | None:
         """What a finished run found; None while it is not finished."""
@@ -102,7 +112,7 @@ class RunFolder:
         for line in lines:
             with contextlib.suppress(ValueError):
                 found.append(json.loads(line))
-        return found
+        return [line for line in found if isinstance(line, dict) and isinstance(line.get("epoch"), int)]
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         path = self.path / METRICS

@@ -44,6 +44,19 @@ class Progress:
     last: dict[str, Any] | None = None  # the newest epoch's line
     best: dict[str, Any] | None = None  # the line of the best epoch at the final sparsity
 
+    def checked(self) -> Progress:
+        """Itself; ValueError where a file has put something else into it."""
+        for key in ("epoch", "batch", "step"):
+            if type(getattr(self, key)) is not int or getattr(self, key) < 0:
+                raise ValueError(f"{key}={getattr(self, key)!r}")
+        for key in ("loss", "seconds", "flops"):
+            if type(getattr(self, key)) not in (int, float):
+                raise ValueError(f"{key}={getattr(self, key)!r}")
+        for key in ("last", "best"):
+            if not isinstance(getattr(self, key), (dict, type(None))):
+                raise ValueError(f"{key}={getattr(self, key)!r}")
+        return self
+
 
 class Loop:
     """Runs on every process; before each batch they agree whether to continue, save or stop."""

@@ -15,7 +15,7 @@ from rankprune.sparsifier import NotAtTarget
 from . import checkpoint
 from .environment import environment
 from .errors import LostRank, OffTarget, RunError, Unfinished
-from .folder import ENVIRONMENT, MODEL, RESULT, RunFolder, writing
+from .folder import ENVIRONMENT, MODEL, RunFolder, writing
 from .interrupt import Interrupt
 from .loop import Loop, Progress
 from .record import describe
@@ -129,8 +129,17 @@ def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
     for message in task.world.on_main(read):
         watcher.message(message)
     state = checkpoint.parse(task.world.broadcast(content), folder.path)  # read by the main process, parsed by all
-    task.load_state_dict(state)
-    return Progress(**state["progress"])
+    try:
+        task.load_state_dict(state)
+        return Progress(**state["progress"]).checked()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        if isinstance(error, RunError) or (task.world.size > 1 and is_lost_peer(error)):
+            raise
+        reason = " ".join(str(error).split())[:160]
+        raise RunError(
+            f"The checkpoint of {folder.path} is whole but not of this run ({type(error).__name__}: {reason}): "
+            "remove the folder and start over."
+        ) from error
 
 
 def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
@@ -147,7 +156,7 @@ def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
         with writing(folder.path / MODEL):
             save(model, folder.path / MODEL, about=task.about().to_dict())
         result = describe(task, model, report, progress, folder.path / MODEL)
-        folder.write_json(RESULT, result)
+        folder.write_result(result)
         return result
 
     found: dict[str, Any] = task.world.on_main(write)
