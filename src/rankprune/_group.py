@@ -195,6 +195,7 @@ class Group:
     @torch.no_grad()
     def project(self) -> None:
         """Cut the smallest weights at once so that the final budget holds."""
+        self.method.before_projection(self)
 
         def magnitude(site: Site) -> Tensor:
             return site.weight.abs()

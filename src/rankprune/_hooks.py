@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -69,11 +70,18 @@ class StepHooks:
             return None
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
+            for group in self.groups:
+                if group.method.needs_closure(group):
+                    name = group.method.info.name
+                    raise ValueError(f"{name} evaluates the loss twice in a step: call optimizer.step(closure)")
             self._prepare(optimizer)
             return None
+        evaluate = closure
+        for group in self.groups:
+            evaluate = partial(group.method.evaluate, group, evaluate)
 
         def with_work() -> Any:  # the gradients exist only after the closure
-            result = closure()
+            result = evaluate()
             self._prepare(optimizer)
             return result
 

@@ -6,9 +6,9 @@ selection, optimizer state and checkpoints are the core's. Pick the lowest rung 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -85,6 +85,17 @@ class Method:
     def reached_at(self, group: Group) -> int:
         """The step whose update reaches the final budget."""
         return group.updates()[-1] if group.updates() else 0
+
+    def needs_closure(self, group: Group) -> bool:
+        """Whether the next optimizer step must be given a closure."""
+        return False
+
+    def evaluate(self, group: Group, closure: Callable[[], Any]) -> Any:
+        """Run the closure that an optimizer step was given; its gradients are what the step follows."""
+        return closure()
+
+    def before_projection(self, group: Group) -> None:
+        """`finalize` is about to cut weights that are not at the target: leave in them what is to be cut."""
 
     def before_every(self) -> int:
         """Call `before_step` every so many steps; 0: never."""

@@ -1,0 +1,172 @@
+"""SAFE (Lee et al. 2025): ADMM for the sparsity constraint, with steps that look for flat minima (SAM)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ..method import Group, Latent, Site, register
+from ..schedules import Step, as_step, check_every, cosine
+from ._second_look import second_look
+
+AUTHORS_STEPS = 200 * 391  # 200 epochs of CIFAR in batches of 128
+STRONGEST = 0.1
+
+
+@register(
+    "safe", paper="Lee et al. 2025, arXiv:2506.06866", family="latent", exact="end", needs=("grad",),
+    state="a latent, its projection, its dual and a perturbation a weight",
+    defaults={"cifar": {"rho": 0.1, "lam": 1e-3, "dual_every": 32}, "imagenet": {}},
+)  # fmt: skip
+@dataclass
+class SAFE(Latent):
+    """Train dense weights x for flatness while ADMM pulls them to a sparse z, and cut when they have come close.
+
+    Each step follows ∇f(x + ε) + λ (x - z + u), with ε = ρ g/‖g‖ over all of the group's weights. After every
+    `dual_every` steps z becomes x + u with all but the largest entries zero, and u grows by x - z. λ rises along a
+    cosine from 0 to `lam` (None: the authors' 1e-3 in 78,200 steps, and so much more in fewer). At `project_at` the
+    largest x stay; their mask stands from there on, and they train without ε and λ.
+
+    `ascent="previous"` takes g from the step before: between steps the weights hold x + ε, the loop is untouched and
+    a step costs what it did. `ascent="closure"` is SAM itself: `optimizer.step(closure)` evaluates the closure at x
+    for g and again at x + ε.
+    """
+
+    cost: ClassVar[str] = "1 until the cut, then f"
+    trains_cut: ClassVar[bool] = False
+    rho: float = field(default=0.1, kw_only=True)
+    lam: float | None = field(default=None, kw_only=True)
+    dual_every: int | None = field(default=None, kw_only=True)
+    project_at: Step = field(default=0.9, kw_only=True)
+    ascent: Literal["previous", "closure"] = field(default="previous", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.ascent not in ("previous", "closure"):
+            raise ValueError(f"ascent={self.ascent!r} is unknown: use 'previous' or 'closure'")
+        for name in ("rho", "lam"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value < math.inf:
+                raise ValueError(f"{name}={value!r} is not a number of 0 or more")
+        if self.dual_every is not None:
+            check_every(self.dual_every)
+
+    # -- the timetable ----------------------------------------------------------------------------------------------
+
+    def last(self, total_steps: int) -> int:
+        """The step after which the weights are cut."""
+        return min(max(as_step(self.project_at, total_steps, "project_at"), 1), total_steps)
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        return range(1, self.last(total_steps) + 1)
+
+    def reached_at(self, group: Group) -> int:
+        return self.last(group.total_steps)
+
+    def period(self, total_steps: int) -> int:
+        """Steps between two updates of z and u: the authors' 32 where that makes 50, else what makes about 100."""
+        if self.dual_every is not None:
+            return self.dual_every
+        last = self.last(total_steps)
+        return 32 if last >= 50 * 32 else min(max(last // 100, 1), 32)
+
+    def strength(self, step: int, total_steps: int) -> float:
+        """λ of an optimizer step (from 1)."""
+        lam = self.lam
+        if lam is None:
+            lam = min(1e-3 * max(AUTHORS_STEPS / total_steps, 1.0), STRONGEST)
+        return cosine(0.0, lam, self.last(total_steps))(step - 1)
+
+    # -- a step -----------------------------------------------------------------------------------------------------
+
+    def start(self, group: Group) -> None:
+        super().start(group)
+        for site in group.sites:
+            site.state["u"] = torch.zeros_like(site.weight)
+        self.split(group)
+
+    def before_every(self) -> int:
+        return 1
+
+    def before_step(self, sites: Sequence[Site], group: Group, step: int) -> None:
+        """Keep the gradient of the loss for the next ε, and add the pull towards z - u to it."""
+        lam = self.strength(step, group.total_steps)
+        for site in sites:
+            if site.parameter.grad is None or "z" not in site.state:
+                continue
+            if self.ascent == "previous" and self.rho:
+                site.scratch = site.grad.clone()
+            site.add_gradient((site.state["latent"] - site.state["z"] + site.state["u"]).mul_(lam))
+
+    def update(self, group: Group) -> None:
+        if group.step >= self.last(group.total_steps):
+            return self.cut(group)
+        due = group.step // self.period(group.total_steps)
+        if due > group.state.get("splits", 0):  # one that met a value that is not finite is made up for
+            group.state["splits"] = due
+            self.split(group)
+        group.budget = group.total
+        kept = {site: site.scratch for site in group.sites if site.scratch is not None}
+        scale = self.rho / length(kept)
+        for site in group.sites:
+            site.state.pop("shift", None)
+        for site, grad in kept.items():
+            site.state["shift"] = grad.mul_(scale)
+
+    def split(self, group: Group) -> None:
+        """z ← the nearest point to x + u within the budget; u ← x + u - z."""
+
+        def wanted(site: Site) -> Tensor:
+            return (site.state["latent"] + site.state["u"]).abs_()
+
+        for site, count in zip(group.sites, group.counts(wanted, group.final)):
+            whole = site.state["latent"] + site.state["u"]
+            site.state["z"] = torch.where(group.keep(site, wanted, count), whole, 0.0)
+            if group.step:  # at attach u stays 0
+                site.state["u"] = whole - site.state["z"]
+
+    def cut(self, group: Group) -> None:
+        super().update(group)
+        for site in group.sites:
+            for key in ("z", "u", "shift"):
+                site.state.pop(key, None)
+            site.state["latent"] = self.effective(site)
+
+    def effective(self, site: Site) -> Tensor:
+        latent, shift = site.state["latent"], site.state.get("shift")
+        return torch.where(site.mask, latent if shift is None else latent + shift, 0.0)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        return torch.where(site.mask, grad, 0.0)
+
+    def before_projection(self, group: Group) -> None:
+        for site in group.sites:
+            site.state.pop("shift", None)
+            site.weight.copy_(self.effective(site))
+
+    # -- SAM by a closure -------------------------------------------------------------------------------------------
+
+    def needs_closure(self, group: Group) -> bool:
+        return self.ascent == "closure" and self.rho > 0 and any("z" in site.state for site in group.sites)
+
+    def evaluate(self, group: Group, closure: Callable[[], Any]) -> Any:
+        if not self.needs_closure(group):
+            return closure()
+        return second_look(group, closure, lambda: self.climb(group))
+
+    def climb(self, group: Group) -> None:
+        """From x to x + ε, in the weights themselves."""
+        found = {site: site.grad for site in group.sites if site.parameter.grad is not None}
+        scale = self.rho / length(found)
+        for site, grad in found.items():
+            site.weight.add_(grad * scale)
+
+
+def length(gradients: dict[Site, Tensor]) -> float:
+    """The norm of all of them together; never 0."""
+    squares = [(site, grad.square().sum(dtype=torch.float64)) for site, grad in gradients.items()]
+    return math.sqrt(sum(float(s.shards.sum(x) if s.shards else x) for s, x in squares)) + 1e-12
