@@ -236,6 +236,7 @@ def test_settings_are_checked() -> None:
     for wrong, message in (
         ({"ascent": "other"}, "ascent='other' is unknown: use 'previous' or 'closure'"),
         ({"rho": -1.0}, "rho=-1.0 is not a number of 0 or more"),
+        ({"lam": "1"}, "lam='1' is not a number of 0 or more"),
         ({"lam": math.nan}, "lam=nan is not a number of 0 or more"),
         ({"dual_every": 0}, "every=0 is not a number of steps"),
     ):

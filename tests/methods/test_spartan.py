@@ -175,6 +175,8 @@ def test_layers_with_counts_of_their_own_have_thresholds_of_their_own() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match=r"beta_start=5.0 and beta_end=1.0 are no rising sharpness"):
         rp.methods.Spartan(beta_start=5.0, beta_end=1.0)
+    with pytest.raises(ValueError, match=r"beta_start='1' and"):
+        rp.methods.Spartan(beta_start="1")  # type: ignore[arg-type]
     model = cnn()
     with pytest.raises(ValueError, match=r"fix_at=0.1 lies before prune_end=0.2"):
         rp.attach(model, sgd(model), "spartan", sparsity=0.9, total_steps=100, fix_at=0.1)

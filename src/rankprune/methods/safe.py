@@ -50,7 +50,7 @@ class SAFE(Latent):
             raise ValueError(f"ascent={self.ascent!r} is unknown: use 'previous' or 'closure'")
         for name in ("rho", "lam"):
             value = getattr(self, name)
-            if value is not None and not 0.0 <= value < math.inf:
+            if value is not None and not (isinstance(value, (int, float)) and 0.0 <= value < math.inf):
                 raise ValueError(f"{name}={value!r} is not a number of 0 or more")
         if self.dual_every is not None:
             check_every(self.dual_every)

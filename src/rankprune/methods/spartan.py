@@ -36,7 +36,8 @@ class Spartan(Latent):
     fix_at: Step = field(default=0.8, kw_only=True)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.beta_start <= self.beta_end < math.inf:
+        both = (self.beta_start, self.beta_end)
+        if not all(isinstance(beta, (int, float)) for beta in both) or not 0.0 < both[0] <= both[1] < math.inf:
             raise ValueError(
                 f"beta_start={self.beta_start!r} and beta_end={self.beta_end!r} are no rising sharpness: "
                 "give positive numbers, the second not below the first"
