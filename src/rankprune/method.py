@@ -300,7 +300,11 @@ class Latent(Method):
         return group.final
 
     def update(self, group: Group) -> None:
-        group.budget = self.scheduled(group)
+        self.keep_best(group, self.scheduled(group))
+
+    def keep_best(self, group: Group, budget: int) -> None:
+        """Masks of the best by score among all latents, within this budget."""
+        group.budget = budget
         for site in group.sites:
             site.mask.fill_(True)  # a latent that was out may return
         for site, count in zip(group.sites, group.counts(self.score, group.budget)):

@@ -52,7 +52,11 @@ class Thresholded(Latent):
             site.state["threshold"] = site.weight.new_zeros(())
 
     def update(self, group: Group) -> None:
-        super().update(group)
+        self.cut_to(group, self.scheduled(group))
+
+    def cut_to(self, group: Group, budget: int) -> None:
+        """Keep the best by score within this budget, and set the thresholds at the largest that does not stay."""
+        self.keep_best(group, budget)
         cost = [site.cost if self.budget == "macs" else 1 for site in group.sites]
         cut = [largest_cut(site, self.score(site)) / c for site, c in zip(group.sites, cost)]
         if self.distribution == "global":

@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ..method import Group, Site, register
+from ..schedules import Step, as_ramp, cubic
 from ._threshold import Thresholded
+
+FIRST = 0.8  # density at the start unless `s_init` is given
 
 
 @register(
     "str", paper="Kusupati et al. 2020, arXiv:2002.03231", family="latent", needs=("grad",),
-    state="a latent a weight, one threshold a layer", defaults={"cifar": {}, "imagenet": {}},
+    state="a latent a weight, one threshold a layer",
 )  # fmt: skip
 @dataclass
 class STR(Thresholded):
     """Each layer learns its own soft threshold g(s) by gradient, g the sigmoid; what is below it gets no gradient.
 
-    The sparsity of the original is what weight decay on s makes of it. Here a controller adds one number c to every s,
-    at each step, so that exactly the scheduled count has |w| > g(s + c), that is logit|w| - s > c: layers still compete
-    through the s they learn (SGD with the weight's own learning rate, momentum and decay), and the count is exact.
+    Until `prune_start` this is the original: s takes the steps that the layer's optimizer would make with it, and the
+    count is what comes of that. From there on one number c is added to every s, such that exactly the scheduled count
+    has |w| > g(s + c), that is logit|w| - s > c: layers compete through the s they learn, and the end is exact.
     """
 
     trains_cut: ClassVar[bool] = False
 
+    prune_start: Step = field(default=0.4, kw_only=True)
+    prune_end: Step = field(default=0.8, kw_only=True)
+    s_init: float | None = field(default=None, kw_only=True)
+
     def start(self, group: Group) -> None:
         super().start(group)
         for site in group.sites:
-            site.state |= {key: site.weight.new_zeros(()) for key in ("s", "slope", "velocity")}
+            names = ("s", "slope", "velocity", "square")
+            site.state |= {key: site.weight.new_zeros(()) for key in names} | {"steps": 0}
+        if self.s_init is None:
+            self.cut_to(group, round(FIRST * group.total))
+        for site in group.sites:
+            s = torch.logit(site.state["threshold"], eps=1e-7) if self.s_init is None else self.s_init
+            site.state["s"].fill_(s)
+        self.show(group)
+        group.state["free"] = group.budget
+        for site in group.sites:
+            site.weight.copy_(self.effective(site))  # the first forward pass is that of the original
 
     def score(self, site: Site) -> Tensor:
         size = torch.logit(site.state["latent"].abs(), eps=1e-7).sub_(site.state["s"])
@@ -51,10 +68,50 @@ class STR(Thresholded):
 
     def update(self, group: Group) -> None:
         for site in group.sites:
-            settings = site.optimizer.param_groups[site.param_group] if site.optimizer else {}
-            s, velocity = site.state["s"], site.state["velocity"]
-            velocity.mul_(settings.get("momentum", 0.0)).add_(site.state["slope"])
-            velocity.add_(s, alpha=settings.get("weight_decay", 0.0))
-            s.sub_(velocity, alpha=site.lr)
-            site.state["slope"] = torch.zeros_like(s)
-        super().update(group)
+            take_step(site)
+        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
+        if group.step <= first and group.step < last:
+            self.show(group)
+            group.state["free"] = group.budget
+        else:
+            self.cut_to(group, self.scheduled(group))
+
+    def scheduled(self, group: Group) -> int:
+        """From the count the original had at `prune_start` along a cubic to the final one."""
+        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
+        if group.step >= last:
+            return group.final
+        return round(cubic(group.state["free"], group.final, last - first)(group.step - first))
+
+    def show(self, group: Group) -> None:
+        """What is above g(s) stays, at least the largest of a layer."""
+        for site in group.sites:
+            site.state["threshold"] = torch.sigmoid(site.state["s"])
+            site.mask.copy_(site.state["latent"].abs() > site.state["threshold"])
+            if site.reserved is not None:
+                site.mask.logical_or_(site.reserved)
+            if not site.kept():
+                site.mask.copy_(group.keep(site, self.score, 1))
+        group.budget = group.spent()
+
+
+def take_step(site: Site) -> None:
+    """One step of s under its gradient, as the optimizer of the layer's weight would make it: SGD, or Adam."""
+    settings: dict[str, Any] = site.optimizer.param_groups[site.param_group] if site.optimizer else {}
+    s, slope, decay, lr = site.state["s"], site.state["slope"], settings.get("weight_decay", 0.0), site.lr
+    site.state["steps"] += 1
+    site.state["slope"] = torch.zeros_like(s)
+    if "betas" not in settings:
+        momentum, slope = settings.get("momentum", 0.0), slope + decay * s
+        velocity = site.state["velocity"].mul_(momentum).add_(slope)
+        s.sub_(slope + momentum * velocity if settings.get("nesterov") else velocity, alpha=lr)
+        return
+    coupled = type(site.optimizer) is torch.optim.Adam and not settings.get("decoupled_weight_decay")
+    if coupled:
+        slope = slope + decay * s
+    else:
+        s.mul_(1 - lr * decay)
+    first, second = settings["betas"]
+    velocity = site.state["velocity"].lerp_(slope, 1 - first) / (1 - first ** site.state["steps"])
+    square = site.state["square"].lerp_(slope.square(), 1 - second) / (1 - second ** site.state["steps"])
+    s.sub_(velocity / (square.sqrt() + settings.get("eps", 1e-8)), alpha=lr)
