@@ -115,7 +115,7 @@ def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Me
 def check(group: Group) -> None:
     """All that can be wrong with a method's settings, before anything is touched."""
     method, name = group.method, group.method.info.name
-    check_sparsity(method.sparsity, optional=method.info.name == "static")
+    check_sparsity(method.sparsity, optional=method.takes_zeros)
     if method.distribution not in budgets.DISTRIBUTIONS:
         raise ValueError(f"distribution={method.distribution!r} is unknown: use {', '.join(budgets.DISTRIBUTIONS)}")
     if method.budget not in ("weights", "macs"):

@@ -281,7 +281,7 @@ class StepHooks:
     def _follow(self, method: Latent, site: Site) -> None:
         """Start from weights loaded without a state of ours; swapped out and back they are the image still."""
         if self._changed(site) and not self._restored and not torch.equal(site.weight, method.effective(site)):
-            site.state["latent"].copy_(method.to_latent(site.weight))
+            method.follow(site)
         site.hide(site.weight)
 
     @torch.no_grad()

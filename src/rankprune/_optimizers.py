@@ -50,6 +50,13 @@ def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> No
                 state[key] = value.clone()
 
 
+def another(optimizer: Optimizer, parameter: nn.Parameter) -> Optimizer:
+    """An optimizer of the same class and with the same defaults for one parameter."""
+    known = inspect.signature(type(optimizer).__init__).parameters
+    any_name = any(p.kind == p.VAR_KEYWORD for p in known.values())
+    return type(optimizer)([parameter], **{k: v for k, v in optimizer.defaults.items() if k in known or any_name})
+
+
 def keeps_zeros(optimizer: Optimizer) -> bool:
     """Whether a weight that is 0 with state 0 and gradient 0 stays exactly 0 under this optimizer: found by trying it.
 
@@ -57,10 +64,8 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     """
     parameter = nn.Parameter(torch.linspace(-1.0, 1.0, 36).reshape(6, 6))
     zeros = torch.sin(torch.arange(36.0) ** 2).reshape(6, 6) > 0.3  # no whole row or column: Muon keeps those
-    known = inspect.signature(type(optimizer).__init__).parameters
-    any_name = any(p.kind == p.VAR_KEYWORD for p in known.values())
     try:
-        trial = type(optimizer)([parameter], **{k: v for k, v in optimizer.defaults.items() if k in known or any_name})
+        trial = another(optimizer, parameter)
         for group in optimizer.param_groups:
             trial.state.clear()
             trial.param_groups[0].update({k: v for k, v in group.items() if k not in ("params", "lr", "capturable")})

@@ -46,6 +46,7 @@ class Method:
     info: ClassVar[MethodInfo]
     instead: ClassVar[bool] = False  # the mask update replaces that optimizer step (RigL, RPG), or follows it
     dense_state: ClassVar[bool] = False  # gradients and optimizer state stay dense at every step (SNFS)
+    takes_zeros: ClassVar[bool] = False  # without a sparsity it keeps the zeros that it finds
     cost: ClassVar[str] = "f"  # of an ordinary step as a share of a dense one, f that of a sparse forward pass
 
     sparsity: float | None = None
@@ -64,7 +65,7 @@ class Method:
         return self.instead
 
     def final_budget(self, group: Group) -> int:
-        """The budget at the end, in weights (or MACs)."""
+        """The budget at the end, in weights (or MACs); called before `start`."""
         assert self.sparsity is not None
         return budgets.kept(group.total, self.sparsity)
 
@@ -295,6 +296,10 @@ class Latent(Method):
     def to_latent(self, weight: Tensor) -> Tensor:
         """The latent whose dense image is this weight."""
         return weight.clone()
+
+    def follow(self, site: Site) -> None:
+        """Start from the site's weight, which someone else has written."""
+        site.state["latent"].copy_(self.to_latent(site.weight))
 
     def scheduled(self, group: Group) -> int:
         return group.final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from ..method import Group, Score, Site, register
 @dataclass
 class Static(Score):
     """Keep the zeros that are there; where a higher sparsity is asked for, cut the smallest weights once."""
+
+    takes_zeros: ClassVar[bool] = True
 
     def final_budget(self, group: Group) -> int:
         for site in group.sites:

@@ -1,0 +1,130 @@
+"""Sign-In (Gadhikar et al. 2025): a product of two factors for every weight, which lets its sign flip."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .._optimizers import another, skipped
+from ..method import Group, Latent, Site, register
+from ._rounds import check_rounds, evenly
+
+_MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a site's state
+
+
+@register(
+    "sign_in", paper="Gadhikar et al. 2025, arXiv:2504.12801", family="latent", moves=False, needs=("grad",),
+    state="a latent and a factor per weight, the optimizer's state of the factor",
+)  # fmt: skip
+@dataclass
+class SignIn(Latent):
+    """Train a fixed sparse mask by two factors, θ = m ⊙ w, whose scale is set anew again and again.
+
+    With m² - w² = β, gradient flow on the factors is dθ = -√(4θ² + β²) ∇L dt: weights pass through 0, where they would
+    stop at β = 0, and large ones are fast. The authors prove that it finds signs that plain gradient flow does not.
+    Noise and weight decay shrink β; `resets` times, at even distances, the factors are split anew with the θ they have.
+    Both factors follow the rule of the attached optimizer. The mask is drawn at random, by default with ERK counts;
+    without a sparsity it is that of the zeros that are there, of `rankprune.prune(model, "synflow", …)` say.
+    """
+
+    takes_zeros: ClassVar[bool] = True
+    trains_cut: ClassVar[bool] = False
+    cost: ClassVar[str] = "f"
+
+    distribution: str = field(default="erk", kw_only=True)
+    beta: float = field(default=1.0, kw_only=True)
+    resets: int = field(default=100, kw_only=True)
+    _twins: dict[Site, Optimizer] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_rounds("sign_in", self.resets)
+        if not self.beta > 0.0:
+            raise ValueError(f"beta={self.beta!r} lets no sign flip: give a number above 0, such as 1")
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        """The steps at which the factors are split anew; the mask stands."""
+        return evenly(0, total_steps, self.resets)
+
+    def reached_at(self, group: Group) -> int:
+        return 0
+
+    def final_budget(self, group: Group) -> int:
+        if self.sparsity is not None:
+            return super().final_budget(group)
+        for site in group.sites:
+            site.mask.copy_(site.weight != 0)
+        return group.spent()
+
+    def start(self, group: Group) -> None:
+        group.budget = group.final
+        if self.sparsity is not None:
+            for site, count in zip(group.sites, group.counts(Site.random, group.final)):
+                site.mask.copy_(group.keep(site, Site.random, count))
+        for site in group.sites:
+            site.state["factor"], site.state["latent"] = split(torch.where(site.mask, site.weight, 0.0), self.beta)
+            self._twin(site)
+
+    def update(self, group: Group) -> None:
+        for site in group.sites:
+            site.state["factor"], site.state["latent"] = split(self.effective(site), self.beta)
+
+    def follow(self, site: Site) -> None:
+        site.state["factor"], site.state["latent"] = split(torch.where(site.mask, site.weight, 0.0), self.beta)
+
+    def effective(self, site: Site) -> Tensor:
+        return torch.where(site.mask, site.state["factor"] * site.state["latent"], 0.0)
+
+    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+        return torch.where(site.mask, grad * site.state["factor"], 0.0)
+
+    def note_grad(self, site: Site) -> None:
+        """∂L/∂m = w ∂L/∂θ, of which `site.grad` has m ∂L/∂θ."""
+        factor, twin = site.state["factor"], self._twin(site)
+        (parameter,) = twin.param_groups[0]["params"]
+        parameter.grad = None
+        if site.parameter.grad is not None:
+            parameter.grad = torch.where(factor != 0, site.grad * site.state["latent"] / factor, 0.0)
+
+    def after_step(self, site: Site, group: Group) -> None:
+        """The step of m, by the same rule as that of w just taken."""
+        assert site.optimizer is not None
+        flag = skipped(site.optimizer)
+        if flag is not None and bool(flag):
+            return
+        twin = self._twin(site)
+        (parameter,) = twin.param_groups[0]["params"]
+        settings = site.optimizer.param_groups[site.param_group]
+        twin.param_groups[0].update({key: value for key, value in settings.items() if key != "params"})
+        with torch.no_grad():
+            parameter.copy_(site.state["factor"])
+        twin.step()
+        site.state["factor"] = parameter.detach().clone()
+        site.state |= {_MOMENT + key: value for key, value in twin.state[parameter].items() if value is not None}
+
+    def _twin(self, site: Site) -> Optimizer:
+        """An optimizer like the site's own, for its factor, with the state that was saved with the site."""
+        if site not in self._twins:
+            assert site.optimizer is not None
+            try:
+                self._twins[site] = another(site.optimizer, nn.Parameter(site.state["factor"].clone()))
+            except Exception as error:
+                name = type(site.optimizer).__name__
+                raise ValueError(f"sign_in cannot make a second {name} for its factors: use SGD or AdamW") from error
+        twin = self._twins[site]
+        (parameter,) = twin.param_groups[0]["params"]
+        saved = {key.removeprefix(_MOMENT): value for key, value in site.state.items() if key.startswith(_MOMENT)}
+        if parameter.device != site.weight.device or parameter.dtype != site.weight.dtype:
+            parameter.data = parameter.data.to(site.weight)
+        twin.state[parameter] = saved
+        return twin
+
+
+def split(theta: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """The factors m > 0 and w with m w = θ and m² - w² = β."""
+    m = ((beta + (beta**2 + 4 * theta.square()).sqrt()) / 2).sqrt()
+    return m, theta / m
