@@ -191,7 +191,7 @@ def _attention_hook(name: str, uses: _Uses) -> Callable[..., None]:
 
 # All three passes at the density of the step: the mean over the course is the cost.
 _BY_COURSE = ("static", "random", "snip", "grasp", "synflow", "set", "deepr", "dsr", "magnitude", "lamp", "gmp",
-              "acdc", "safe", "pbw", "lth", "woodfisher", "cap", "mlprune")  # fmt: skip
+              "acdc", "safe", "pbw", "lth", "sign_in", "woodfisher", "cap", "mlprune")  # fmt: skip
 # Forward and input gradient sparse, but every weight (or latent) has its gradient at every step.
 _DENSE_GRADIENT = ("snfs", "str", "probmask", "powerprop", "feather", "st3", "spartan")
 
