@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .compiled import Compiled, compile
 from .engine import default_threads
 from .peers import PEERS, Absent, Run, joined, timed
+from .program import torch_threads
 
 
 @dataclass(frozen=True)
@@ -78,16 +79,6 @@ def benchmark(
     with torch_threads(threads), pinned(threads) as cpus, tempfile.TemporaryDirectory() as folder:
         found = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
         return replace(found, cpus=cpus)
-
-
-@contextlib.contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

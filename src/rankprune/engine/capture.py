@@ -127,6 +127,8 @@ def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
     else:
         try:
             _native(state, node, args, kwargs, leaves)
+        except Unsupported as error:
+            _leave(state, node, str(error))
         except Exception as error:  # a handler's own failure must not stop the rest from being compiled
             _leave(state, node, reason(error))
 

@@ -18,9 +18,9 @@ from .build import NoCompiler
 from .call import Call, Signature, bind, of_example, take_apart, unwrap
 from .capture import LEFT_OUT
 from .engine import thread_count
-from .fallback import in_turns, make_program, torch_threads, without_losers
+from .fallback import in_turns, make_program, without_losers
 from .planfile import write
-from .program import Maker, Native, Program
+from .program import Maker, Native, Program, torch_threads
 from .report import Layer, Report, counted, island_layers, native_layers
 from .selfcheck import best_variant
 from .trace import CannotFollow, SelfChanging, trace

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from .call import Call
 from .capture import capture
-from .program import Maker, Native, Program, Refused
+from .program import Maker, Native, Program, Refused, island_context
 from .segments import Segment, as_island, cut
 from .trace import Traced
 
@@ -20,11 +19,15 @@ TURNS = (4, 40)
 
 
 def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Least seconds of each call. They take turns, so that a slow spell of the machine falls on all of them."""
+    """Least seconds of each call. They take turns, so that a slow spell of the machine falls on all of them.
+
+    Each is called twice and the second call counts: threads of torch that wait for work keep a core busy for a while.
+    """
     least = [float("inf")] * len(calls)
     began = 0.0
     for turn in range(TURNS[1] + 1):
         for i, call in enumerate(calls):
+            call()
             start = time.perf_counter()
             call()
             if turn:  # the first turn warms up
@@ -34,17 +37,6 @@ def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
         elif turn >= TURNS[0] and time.perf_counter() - began > BUDGET:
             break
     return least
-
-
-@contextlib.contextmanager
-def torch_threads(threads: int) -> Iterator[None]:
-    """torch with as many threads as the engine has."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def make_program(traced: Traced, maker: Maker, excluded: frozenset[str]) -> tuple[Program, frozenset[str]]:
@@ -73,16 +65,34 @@ def without_losers(
     if not program.islands:
         return program, excluded
     values = program.trace(call.batch, call.tensors)
+    _choose_threads(program, call)
     lost: set[str] = set()
     for native in program.natives:
         if _slower(program, native, call.batch, values):
             lost |= {node.name for node in native.segment.origins}
-    return make_program(traced, maker, excluded | lost) if lost else (program, excluded)
+    if lost:
+        program, excluded = make_program(traced, maker, excluded | lost)
+        _choose_threads(program, call)
+    return program, excluded
+
+
+def _choose_threads(program: Program, call: Call) -> None:
+    """One thread for the islands where that is faster: torch's other threads wait for work on the engine's cores."""
+    if not program.islands or torch.get_num_threads() == 1:
+        return
+
+    def run(threads: int | None) -> None:
+        program.island_threads = threads
+        program.run(call.batch, call.tensors)
+
+    every, one = in_turns([lambda: run(None), lambda: run(1)])
+    program.island_threads = 1 if one < every else None
 
 
 def _slower(program: Program, native: Native, batch: int, values: dict[Any, Any]) -> bool:
     island = as_island(program.captured, native.segment)
     given = [values[key] for key in native.inputs]
     same = [values[key] for key in island.inputs]
-    ours, theirs = in_turns([lambda: native.run(batch, given), lambda: island.run(batch, same)])
+    with island_context(None):
+        ours, theirs = in_turns([lambda: native.run(batch, given), lambda: island.run(batch, same)])
     return ours > theirs

@@ -27,17 +27,22 @@ class Island:
     operators: list[tuple[str, str, str]]  # each with the name of its module and the reason why torch runs it
 
     def run(self, batch: int, values: Sequence[Any]) -> Sequence[Any]:
-        """In float32 even under autocast: that is what the parts around it take."""
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            return self.call(batch, *values)  # type: ignore[no-any-return]
+        return self.call(batch, *values)  # type: ignore[no-any-return]
 
 
-def build(captured: Captured, nodes: Sequence[fx.Node], outputs: list[Key], inside: Collection[int] = ()) -> Island:
+def build(
+    captured: Captured,
+    nodes: Sequence[fx.Node],
+    outputs: list[Key],
+    inside: Collection[int] = (),
+    entered: Collection[int] = (),
+) -> Island:
     """An island of these nodes, in the order they run.
 
-    `inside`: values of the graph that the nodes themselves make, where they could run in the kernels as well.
+    Where it stands for a segment, `inside` are the values of the graph that the nodes themselves make, and `entered`
+    those that other islands have made ready for the kernels.
     """
-    builder = _Builder(captured, nodes, inside)
+    builder = _Builder(captured, nodes, inside, entered)
     for node in nodes:
         builder.place(node)
     builder.output(outputs)
@@ -50,8 +55,11 @@ def build(captured: Captured, nodes: Sequence[fx.Node], outputs: list[Key], insi
 
 
 class _Builder:
-    def __init__(self, captured: Captured, nodes: Sequence[fx.Node], inside: Collection[int]) -> None:
+    def __init__(
+        self, captured: Captured, nodes: Sequence[fx.Node], inside: Collection[int], entered: Collection[int]
+    ) -> None:
         self.captured, self.members, self.inside = captured, set(nodes), set(inside)
+        self.entered = {captured.entered[v]: v for v in entered if v in captured.entered}
         self.graph = fx.Graph()
         self.held: dict[str, Any] = {}
         self.inputs: list[Key] = []
@@ -76,7 +84,7 @@ class _Builder:
         if node in self.members or isinstance(held, Size):
             return self.graph.node_copy(node, self.place)
         if isinstance(held, Foreign):
-            return self._input(node.name)
+            return self._left(node) if node in self.entered else self._input(node.name)
         if isinstance(held, Ref) or node in self.captured.moved:
             found = in_order(held) if isinstance(held, Ref) and held.value not in self.inside else None
             if found is None:  # moved by torch as the module does it
@@ -102,6 +110,14 @@ class _Builder:
         if split is not None:
             node = self.graph.call_function(_aten.flatten.using_ints, (node, split, split + 1))
         return node
+
+    def _left(self, source: fx.Node) -> fx.Node:
+        """What torch had before it was made ready for the kernels."""
+        node = self._input(self.entered[source])
+        axis, each = batch_axis(self.captured.traced, source.meta["val"])
+        if axis:
+            node = self.graph.call_function(_aten.movedim.int, (node, 0, axis))
+        return node if each == 1 else self.graph.call_function(_aten.flatten.using_ints, (node, axis, axis + 1))
 
     def _literal(self, held: Any) -> Any:
         if isinstance(held, Tensor):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,13 +90,37 @@ class Maker:
         return {False: measure(graph, False, self.variant, self.threads), True: eight}
 
 
+@contextlib.contextmanager
+def torch_threads(threads: int | None) -> Iterator[None]:
+    """torch with this number of threads; None: as it is."""
+    before = torch.get_num_threads()
+    if threads is None or threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def island_context(threads: int | None) -> Iterator[None]:
+    """How islands run: in float32 even under autocast, since that is what the parts around them take."""
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), torch_threads(threads):
+        yield
+
+
 class Program:
     """Runs one signature of a module. Calls from several threads at once are safe."""
+
+    island_threads: int | None = None  # of torch; None: as many as it has
 
     def __init__(self, captured: Captured, steps: Sequence[Step], maker: Maker) -> None:
         self._spec = captured.traced.spec
         self.captured = captured
         self.steps: list[Native | Island] = [maker.native(s) if isinstance(s, Segment) else s for s in steps]
+        self._torch = any(isinstance(step, Island) for step in self.steps)
         self._inputs = self._input_keys(captured)
         self._outputs = captured.outputs
         kept: set[Key] = {key_of(out) for out in self._outputs if not isinstance(out, Literal)}
@@ -114,19 +139,8 @@ class Program:
         ]
 
     def run(self, batch: int, tensors: Sequence[Tensor]) -> Any:
-        return self.finish(self.trace(batch, tensors, keep=False))
-
-    def trace(self, batch: int, tensors: Sequence[Tensor], keep: bool = True) -> dict[Key, Any]:
-        """Every value by its key; only what the module returns unless `keep`."""
-        values: dict[Key, Any] = dict(zip(self._inputs, tensors))
-        for step, last in zip(self.steps, self._last):
-            values.update(zip(step.outputs, step.run(batch, [values[key] for key in step.inputs])))
-            if not keep:
-                for key in last:
-                    values.pop(key, None)
-        return values
-
-    def finish(self, values: dict[Key, Any]) -> Any:
+        """The module's result."""
+        values = self.trace(batch, tensors, keep=False)
         leaves = []
         for out in self._outputs:
             if isinstance(out, Literal):
@@ -134,6 +148,17 @@ class Program:
             else:
                 leaves.append(values[key_of(out)])
         return pytree.tree_unflatten(leaves, self._spec)
+
+    def trace(self, batch: int, tensors: Sequence[Tensor], keep: bool = True) -> dict[Key, Any]:
+        """Every value by its key; only what the module returns unless `keep`."""
+        values: dict[Key, Any] = dict(zip(self._inputs, tensors))
+        with island_context(self.island_threads) if self._torch else contextlib.nullcontext():
+            for step, last in zip(self.steps, self._last):
+                values.update(zip(step.outputs, step.run(batch, [values[key] for key in step.inputs])))
+                if not keep:
+                    for key in last:
+                        values.pop(key, None)
+        return values
 
     @property
     def natives(self) -> list[Native]:

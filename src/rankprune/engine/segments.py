@@ -24,6 +24,7 @@ class Segment:
     inputs: list[int]
     outputs: list[int]
     origins: list[fx.Node]  # the traced nodes it stands for
+    made: frozenset[int]  # values it made before operators were fused
 
     def heavy(self) -> bool:
         return any(node.op in HEAVY for node in self.graph.nodes)
@@ -37,7 +38,8 @@ def cut(captured: Captured) -> list[Step]:
     graph = captured.graph
     if not captured.torch and all(isinstance(out, int) for out in captured.outputs):
         # A plan is this: inputs and outputs as the module has them.
-        return [Segment(graph, graph.inputs, graph.outputs, captured.origins)]
+        made = frozenset(node.output for node in graph.nodes)
+        return [Segment(graph, graph.inputs, graph.outputs, captured.origins, made)]
     parts = list(_schedule(captured))
     wanted: set[Key] = {key_of(out) for out in captured.outputs if not isinstance(out, Literal)}
     steps: list[Step] = []
@@ -51,9 +53,8 @@ def cut(captured: Captured) -> list[Step]:
 def as_island(captured: Captured, segment: Segment) -> Island:
     """What torch would run in the place of a segment; its outputs are those of the traced nodes."""
     nodes = [n for n in captured.traced.module.graph.nodes if n in set(segment.origins)]
-    made = {node.output for node in segment.graph.nodes}
     last = [n for n in nodes if any(user not in set(nodes) for user in n.users) or not n.users]
-    return build(captured, nodes, [n.name for n in last], made)
+    return build(captured, nodes, [n.name for n in last], segment.made, segment.inputs)
 
 
 def key_of(out: int | fx.Node) -> Key:
@@ -63,12 +64,12 @@ def key_of(out: int | fx.Node) -> Key:
 def _segment(captured: Captured, part: list[Any], wanted: set[Key]) -> Segment:
     graph = captured.graph
     nodes = [graph.nodes[i] for i in part]
-    made = {node.output for node in nodes}
+    made = frozenset(node.output for node in nodes)
     inputs = list(dict.fromkeys(v for node in nodes for v in node.inputs if v not in made))
     outputs = [node.output for node in nodes if node.output in wanted]
     used = {*made, *inputs}
     shapes = [shape if i in used else () for i, shape in enumerate(graph.shapes)]
-    return Segment(Graph(shapes, nodes, inputs, outputs), inputs, outputs, [captured.origins[i] for i in part])
+    return Segment(Graph(shapes, nodes, inputs, outputs), inputs, outputs, [captured.origins[i] for i in part], made)
 
 
 def _island(captured: Captured, part: list[fx.Node], wanted: set[Key]) -> Island:

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from rankprune import flops, rank
-from rankprune.engine.benchmark import ours, pinned, torch_threads, turns
+from rankprune.engine.benchmark import ours, pinned, turns
 from rankprune.engine.compiled import compile
 from rankprune.engine.engine import default_threads
 from rankprune.engine.peers import PEERS, Absent
+from rankprune.engine.program import torch_threads
 from rankprune.models import create_model
 from rankprune.oneshot import prune
 

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from rankprune.engine import compiled, runtime
-from rankprune.engine.benchmark import Row, in_turns, torch_threads
+from rankprune.engine.benchmark import Row, in_turns
 from rankprune.engine.peers import Run, joined, onnx_file, timed, torch_eager
+from rankprune.engine.program import torch_threads
 from rankprune.formats import save
 from rankprune.formats.dense import save_dense
 from rankprune.formats.onnx import save_onnx
