@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ._openmp import wait_asleep
+
 __version__ = "0.1.0"
+
+wait_asleep()
 
 # Loaded on first use (PEP 562), so that importing one torch-free room does not import torch.
 _ROOMS = (

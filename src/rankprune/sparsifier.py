@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from . import _checkpoint
 from ._attach import Sources, build_groups, make_report
 from ._hooks import StepHooks
+from ._openmp import wait_asleep_late
 from ._optimizers import unwrap
 from ._sharding import local
 from ._site import canonical
@@ -49,6 +50,7 @@ def attach(
     `total_steps` counts optimizer steps. `example` is an input of the model, needed for `budget="macs"` only; `data`
     (an iterable of batches) and `loss_fn(outputs, targets)` are for the methods whose `needs` name them.
     """
+    wait_asleep_late()
     sources = Sources(model, data, loss_fn, example)
     groups, left_out = build_groups(sources, method, sparsity, total_steps, dense, seed, extras, hyper, include)
     if refilled := [site.name for group in groups for site in group.sites if site.refills]:

@@ -103,6 +103,7 @@ def test_smoke_of_every_method_and_task(name: str, tmp_path: Path) -> None:
         (["bench", "torchvision:resnet1"], 2, ["torchvision:resnet"]),
         (["bench", "vgg-small", "--batch", "0"], 2, ["batch=0"]),
         (["bench", "vgg-small", "--threads", "-1"], 2, ["threads=-1"]),
+        (["bench", "vgg-small", "--threads", "999"], 2, ["threads=999 is more than the"]),
         (["bench", "vgg-small", "--image-size", "0"], 2, ["image_size=0"]),
     ],
 )  # fmt: skip

@@ -17,6 +17,7 @@ from torch import nn
 import rankprune as rp
 from rankprune.engine import runtime
 from rankprune.engine.compiled import Compiled
+from rankprune.engine.engine import default_threads
 from rankprune.models import create_model
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -269,8 +270,12 @@ def test_wrong_inputs_are_one_sentence():
     with pytest.raises(ValueError, match="no images"):
         fast(torch.zeros(0, 3, 9, 9))
     x = torch.zeros(1, 3, 9, 9)
-    for threads in (0, 5000, 2.5, "2"):
+    for threads in (0, -1, 2.5, "2", True):
         with pytest.raises(ValueError, match=f"threads={threads!r} must be a whole number"):
+            rp.compile(model, x, threads=threads)
+    cores = default_threads()
+    for threads in (cores + 1, 999, 5000):  # they would wait for one another in loops: it hung
+        with pytest.raises(ValueError, match=f"threads={threads} is more than the {cores} cores this process may use"):
             rp.compile(model, x, threads=threads)
     for odd in (object(), x.numpy()):
         with pytest.raises(ValueError, match=f"takes tensors, plain values, .* not a {type(odd).__name__}: convert"):

@@ -17,10 +17,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; whatever goes wrong is one sentence on stderr."""
     speak_plainly(sys.stdout, sys.stderr)
     args = build_parser().parse_args(argv)
-    # Before torch is loaded: OpenMP threads that wait in a loop for one another are many times slower than those that
-    # sleep, as soon as anything else runs on the machine.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         return int(args.run(args))
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .compiled import Compiled, compile
-from .engine import default_threads
+from .engine import thread_count
 from .peers import PEERS, Absent, Run, joined, timed
 from .program import torch_threads
 
@@ -75,7 +75,7 @@ def benchmark(
     """Measure the compiled model and others on the example, one run each a round."""
     if unknown := [name for name in against if name not in PEERS]:
         raise ValueError(f"there is no engine {unknown[0]} to compare with: choose among {', '.join(PEERS)}")
-    threads = default_threads() if threads is None else threads
+    threads = thread_count(threads)
     with torch_threads(threads), pinned(threads) as cpus, tempfile.TemporaryDirectory() as folder:
         found = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
         return replace(found, cpus=cpus)

@@ -29,11 +29,14 @@ def default_threads() -> int:
 
 
 def thread_count(threads: int | None) -> int:
-    """As asked for, or all the cores."""
+    """As asked for, or all the cores; more would wait for one another in loops while holding each other's core."""
+    cores = min(default_threads(), MOST_THREADS)
     if threads is None:
-        return default_threads()
-    if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
-        raise ValueError(f"threads={threads!r} must be a whole number, at least 1 and at most {MOST_THREADS}")
+        return cores
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        raise ValueError(f"threads={threads!r} must be a whole number from 1 to {cores}, the cores of this process")
+    if threads > cores:
+        raise ValueError(f"threads={threads} is more than the {cores} cores this process may use: ask for fewer")
     return threads
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rankprune.engine import compiled, runtime
 from rankprune.engine.benchmark import Row, in_turns
+from rankprune.engine.engine import thread_count
 from rankprune.engine.peers import Run, joined, onnx_file, timed, torch_eager
 from rankprune.engine.program import torch_threads
 from rankprune.formats import save
@@ -91,7 +92,7 @@ def export(
     target = _target(source, to, out)
     network, example, about = open_model(source, model, image_size)
     example = example.expand(batch, *example.shape[1:]).contiguous()
-    threads = runtime.default_threads() if threads is None else threads
+    threads = thread_count(threads)
     with torch_threads(threads):
         runner, run, error = _write(network, example, about, to, target, values, sparse_initializer, threads)
         engines = {"before": torch_eager(network, example, threads, target.parent, None), "after": run}
