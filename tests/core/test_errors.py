@@ -62,7 +62,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "share": (lambda: attach(prune_end=1.5), r"prune_end=1.5"),
     "schedule": (lambda: attach(density_schedule="linear").groups[0].method.scheduled, r"'linear'"),
     "reduction": (lambda: attach(rank_reduction="max"), r"rank_reduction='max'"),
-    "lam as text": (lambda: attach(lam="4"), r"lam=.4. is not a number from 0 to inf: give one, or a schedule"),
+    "lam as text": (lambda: attach(lam="4"), r"lam='4' is neither a number from 0, nor a ratio such as"),
     "delta above 1": (lambda: attach(delta=5), r"delta=5 is not a number from 0 to 1"),
     "grow": (lambda: attach(method="rigl", grow=-0.5), r"grow=-0.5 is not a share"),
     "power": (lambda: attach(method="powerprop", alpha=0.0), r"alpha=0.0 is below 1"),
