@@ -112,21 +112,17 @@ def _plans() -> list[bytes]:
     import numpy as np
 
     from rankprune.engine import planfile, selfcheck
-    from rankprune.engine.graph import Unsupported
     from rankprune.engine.packing import Choice
 
     sys.path.insert(0, str(Path(__file__).parent / "engine"))
-    from test_planfile import network  # type: ignore[import-not-found]
+    from test_planfile import elementwise, network  # type: ignore[import-not-found]
 
     found = []
     with tempfile.TemporaryDirectory() as folder:
         rng = np.random.default_rng(0)
-        for graph in (network(), selfcheck._image_net(rng, 3), selfcheck._token_net(rng)):
+        for graph in (network(), elementwise(), selfcheck._image_net(rng, 3), selfcheck._token_net(rng)):
             choices = {i: Choice(1, 5, 2, 2) for i, node in enumerate(graph.nodes) if node.weight is not None}
-            try:
-                planfile.write(Path(folder) / "plan", graph, {False: choices, True: choices}, True)
-            except (ValueError, Unsupported):
-                raise SystemExit("a network of the fuzzing cannot be written") from None
+            planfile.write(Path(folder) / "plan", graph, {False: choices, True: choices}, True)
             found.append((Path(folder) / "plan").read_bytes())
     return found
 

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from rankprune.engine import planfile
+from rankprune.engine.check import check
 from rankprune.engine.engine import Engine
 from rankprune.engine.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.native import ACTIVATIONS, OPERATIONS
+from rankprune.engine.operator_table import OPERATORS
 from rankprune.engine.packing import Choice
 
 
@@ -71,6 +74,28 @@ def network() -> Graph:
     m = add("linear", [k], (5,), attrs={"activation": "none"}, weight=weight(5, 8), arrays=bias(5))
     graph.outputs = [add("softmax", [m], (5,))]
     return graph
+
+
+def elementwise() -> Graph:
+    """Every operation of two values: with a constant, with another value and with a smaller one; then an activation."""
+    graph = Graph([(3, 4, 5), (3,)], [], [0, 1])
+    last = 0
+    for i, op in enumerate(OPERATIONS):
+        plain, constant = {"activation": ACTIVATIONS[i % len(ACTIVATIONS)]}, {"constant": np.full((3, 1, 5), 2, np.float32)}
+        more = [{"arrays": constant, "attrs": plain}, {"attrs": plain}, {"attrs": {**plain, "broadcast": [3, 1, 1]}}]
+        for inputs, rest in zip(([last], [last, 0], [last, 1]), more):
+            last = graph.value((3, 4, 5))
+            graph.nodes.append(Node(op, [last - 1 if last > 2 else 0, *inputs[1:]], last, op, **rest))
+    attrs = {"activation": "leaky_relu", "parameters": [0.1, 0.0]}
+    graph.nodes.append(Node("activation", [last], graph.value((3, 4, 5)), "a", attrs))
+    graph.outputs = [last + 1]
+    return graph
+
+
+def test_these_networks_have_every_operator():
+    """The fuzzing (`test_fuzz.py`) damages plans of them: add a new operator to one."""
+    assert {node.op for graph in (network(), elementwise()) for node in graph.nodes} == set(OPERATORS)
+    check(elementwise())
 
 
 def saved(tmp_path) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import math
 import os
 import re
 import subprocess
@@ -13,7 +15,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from rankprune.engine import lowering, native, planfile, selfcheck
+from _mutate import sealed_plan
+from rankprune.engine import lowering, native, planfile, runtime, selfcheck
 from rankprune.engine.check import Unsound, check
 from rankprune.engine.graph import Graph, Node, Weight
 from rankprune.engine.packing import Choice
@@ -103,6 +106,49 @@ except runtime.DamagedPlan as error:
     assert path.stat().st_size < 800
     sentence = r"asks for [\d.]+ GB of memory or more, and 1\.07 GB are allowed: pass max_memory=\d+ .* if you trust it\n"
     assert re.search(sentence, done.stdout) if name in REFUSED else done.stdout == ""
+
+
+def test_the_limits_can_be_raised(tmp_path):
+    """What a file may ask for by default, and what the caller allows."""
+    path = write(tmp_path / "p", conv((1, 500, 500), (2, 500, 500), (2, 1, 1, 1)))
+    with pytest.raises(runtime.DamagedPlan, match=r"asks for 0\.00 GB of memory or more, .* pass max_memory=\d+ \(bytes\)"):
+        runtime.load(path, 1, max_memory=100_000)
+    with pytest.raises(runtime.DamagedPlan, match=r"asks for [\d.e+]+ multiply-adds per image or more, .* max_work="):
+        runtime.load(path, 1, max_work=100_000)
+    x = np.ones((1, 1, 500, 500), np.float32)
+    for net in (runtime.load(path, 1), runtime.load(path, 1, max_memory=math.inf, max_work=1e9)):
+        np.testing.assert_array_equal(net(x)[0, 0], x[0, 0])
+
+
+def test_a_window_of_a_million_taps_is_refused(tmp_path):
+    """384 bytes that once ran for most of a minute: every output is a maximum over the whole padded image."""
+    path = write(tmp_path / "p", pool((64, 1000, 1000), (64, 1000, 1000), [1001, 1001], [500, 500], [1, 1]), eight=True)
+    assert path.stat().st_size < 500
+    with pytest.raises(runtime.DamagedPlan, match=r"multiply-adds per image|GB of memory"):
+        runtime.load(path, 1)
+
+
+def test_memory_is_the_sum_over_the_operators(tmp_path):
+    """64 kB of operators that are each small, and together hold many times as much in tables."""
+    count = 400
+    shapes = [(1 << 16,)] * (count + 1)
+    nodes = [Node("concat", [0], i + 1, "", {"axis": 0}) for i in range(count)]
+    path = write(tmp_path / "p", Graph(shapes, nodes, [0], [count]))
+    assert path.stat().st_size < 1 << 16
+    with pytest.raises(runtime.DamagedPlan, match=r"0\.07 GB of memory or more, and 0\.07 GB are allowed"):
+        runtime.load(path, 1, max_memory=1 << 26)
+
+
+def test_an_array_belongs_to_one_operator(tmp_path):
+    """One array that many operators share would be unpacked once for each of them."""
+    path = write(tmp_path / "p", conv((1, 3, 3), (1, 3, 3), (1, 1, 1, 1)))
+    data = path.read_bytes()
+    length = int.from_bytes(data[12:20], "little")
+    header, rest = json.loads(data[52 : 52 + length]), data[52 + length :]
+    header["nodes"].append({**header["nodes"][0], "output": 2})
+    header["shapes"].append([1, 3, 3])
+    with pytest.raises(planfile.DamagedPlan, match="is not a sound plan: an array"):
+        planfile.parse(sealed_plan(header, rest))
 
 
 class Recorder(native.Program):

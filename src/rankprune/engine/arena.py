@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 ALIGN = 64  # floats
 
 
@@ -19,18 +21,17 @@ class Buffer:
 
 def place(buffers: list[Buffer]) -> int:
     """Give each buffer a place, the largest first, at the lowest one free for its life; returns the total size."""
-    placed: list[Buffer] = []
+    # Of the buffers placed so far, by rising place: first and last step, begin and end.
+    placed = np.zeros((4, 0), np.int64)
     total = 0
     for buffer in sorted(buffers, key=lambda b: (-b.size, b.first)):
         size = -(-buffer.size // ALIGN) * ALIGN
-        at = 0
-        for other in sorted(
-            (o for o in placed if o.first <= buffer.last and buffer.first <= o.last), key=lambda o: o.at
-        ):
-            if at + size <= other.at:
-                break
-            at = max(at, other.at + -(-other.size // ALIGN) * ALIGN)
-        buffer.at = at
-        placed.append(buffer)
-        total = max(total, at + size)
+        begins, ends = placed[2:, (placed[0] <= buffer.last) & (buffer.first <= placed[1])]
+        # The end of all that begins before each of them, and after the last: the room from there on is free.
+        free = np.maximum.accumulate(np.concatenate([[0], ends]))
+        fits = np.flatnonzero(free[:-1] + size <= begins)
+        buffer.at = int(free[fits[0]] if fits.size else free[-1])
+        entry = (buffer.first, buffer.last, buffer.at, buffer.at + size)
+        placed = np.insert(placed, np.searchsorted(placed[2], buffer.at), entry, axis=1)
+        total = max(total, buffer.at + size)
     return total

@@ -32,7 +32,7 @@ def binary(state: Lowering, node: Node) -> None:
         if small == shape:
             strides = View(b_layout.origin, b_layout.slab, b_layout.channel)
         elif state.images:
-            strides, row = _image_strides(b_layout, shape, small)
+            strides, row = _image_strides(state, b_layout, shape, small)
         else:
             b, strides, row = _spread(state, b_layout, b, out, shape, small)
             uses.append(b)
@@ -102,9 +102,9 @@ def _spread(
     return target, *_row_strides(index.shape)
 
 
-def _image_strides(layout: Layout, shape: Shape, small: Shape) -> tuple[View, int]:
+def _image_strides(state: Lowering, layout: Layout, shape: Shape, small: Shape) -> tuple[View, int]:
     """Eight images: lanes never meet, so that a smaller operand is read where it lies."""
-    places = np.broadcast_to(layout.index(), layout.shape).reshape(small)
+    places = state.table(layout).reshape(small)
     if len(shape) != 3:
         raise Unsupported("a broadcast of vectors or tokens needs one image at a time")
     steps = [int(np.diff(places, axis=axis).flat[0]) if small[axis] > 1 else 0 for axis in range(3)]

@@ -153,7 +153,7 @@ def concat(state: Lowering, node: Node) -> None:
     for value in node.inputs:
         size = state.graph.shapes[value][axis]
         layout, source = state.input(value)
-        part = places.take(range(at, at + size), axis)
+        part = np.ascontiguousarray(places[(slice(None),) * axis + (slice(at, at + size),)])
         state.move(source, target, state.table(layout), part.reshape(-1), _ROWS if state.images else _FLOATS)
         at += size
 
