@@ -424,9 +424,20 @@ def _records() -> list[Any]:
     return [{"run": "r", "code": "c", "name": "n", "seed": 0, "finished": "2024", "result": result}]
 
 
+def _results() -> list[Any]:
+    from rankprune.training.folder import _RESULT
+
+    return [{name: "x" if kind is str else 1 for name, kind in _RESULT.items()}]
+
+
 def _damaged_json(good: Any, rng: random.Random) -> bytes:
-    text = json.dumps(good).encode()
-    return bytes_of(text, rng) if rng.random() < 0.3 else json.dumps(tree_of(good, rng)).encode()
+    """Mostly with a right checksum."""
+    from rankprune.training.sealed import seal
+
+    if rng.random() < 0.3:
+        return bytes_of(json.dumps(seal(good)).encode(), rng)
+    changed = tree_of(good, rng)
+    return json.dumps(seal(changed) if isinstance(changed, dict) and rng.random() < 0.9 else changed).encode()
 
 
 def _read_record(path: Path) -> None:
@@ -483,7 +494,7 @@ FORMATS = {
     "torch": Format(_torch_files, _damaged_archive, _read_weights, _weight_errors, ".pt"),
     "recipe": Format(_recipes, _damaged_recipe, _read_recipe, _recipe_errors, ".yaml"),
     "record": Format(_records, _damaged_json, _read_record, _run_errors, ".json"),
-    "result": Format(_records, _damaged_json, _read_result, _run_errors, ".json"),
+    "result": Format(_results, _damaged_json, _read_result, _run_errors, ".json"),
     "pickle": Format(_pickles, bytes_of, _read_pickle, _data_errors),
 }
 
