@@ -31,7 +31,7 @@ FAMILIES = (
     "torchvision:mobilenet_v2@65", "torchvision:mobilenet_v3_small@65", "torchvision:regnet_y_400mf@65",
     "torchvision:resnet18@65", "torchvision:shufflenet_v2_x0_5@65", "torchvision:squeezenet1_1@65",
     "torchvision:swin_t@64", "torchvision:swin_v2_t@64", "torchvision:vgg11@65", "timm:botnet26t_256@256",
-    "timm:cait_xxs24_224@224", "timm:coat_lite_tiny@64", "timm:convit_tiny@224", "timm:convmixer_768_32@65",
+    "timm:cait_xxs24_224@224", "timm:coat_lite_tiny@224", "timm:convit_tiny@224", "timm:convmixer_768_32@65",
     "timm:crossvit_tiny_240@240", "timm:cspresnet50@65", "timm:davit_tiny@64", "timm:deit_tiny_patch16_224@224",
     "timm:dla34@65", "timm:dpn48b@65", "timm:edgenext_xx_small@64", "timm:efficientformer_l1@224",
     "timm:efficientvit_b0@64", "timm:ese_vovnet19b_dw@65", "timm:eva02_tiny_patch14_224@224", "timm:fastvit_t8@64",

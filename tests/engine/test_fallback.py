@@ -112,6 +112,20 @@ def test_light_segments_between_islands_are_not_tried(times):
     check(fast, model)
 
 
+def test_a_segment_whose_input_was_brought_into_another_order_before(times):
+    """The gather for the second segment is ready early, so that the first segment makes it."""
+
+    class Ordered(Parts):
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.one(x.unflatten(1, (2, 3)).repeat(1, 1, 2)).transpose(1, 2)
+            z = y.flatten(1).sort().values.unflatten(1, (8, 2))
+            return self.three(self.two(torch.cat([y.reshape(-1, 2, 8), z.reshape(-1, 2, 8)], 1)))
+
+    times(lambda turn: (1.0, 2.0) if turn < 2 else (2.0, 1.0))
+    model = Ordered().eval()
+    check(rp.compile(model, torch.randn(4, 6), threads=1), model)
+
+
 def test_calls_in_turns_are_each_timed_after_a_first_one():
     order: list[str] = []
     least = fallback.in_turns([lambda: order.append("a"), lambda: order.append("b")])
