@@ -21,6 +21,7 @@ from rankprune.paper.queue import Queue
 from rankprune.paper.records import Records, code_version
 from rankprune.paper.work import Places, Worker, claimed
 from rankprune.training import Interrupted, Watcher
+from rankprune.training.sealed import seal
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def test_again_trains_what_only_older_code_has_trained(places: Places) -> None:
     (path,) = (places.results / "records").glob("*.json")
     (old,) = places.out.glob("*/code.txt")
     record = json.loads(path.read_text())
-    path.write_text(json.dumps({**record, "code": "0.0.1-older"}))
+    path.write_text(json.dumps(seal({**record, "code": "0.0.1-older"})))
     path.rename(path.with_name("older.json"))
     old.write_text("0.0.1-older")
     assert worker(places).run() == 0
