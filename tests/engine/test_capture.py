@@ -227,6 +227,14 @@ def test_windows_of_all_images_on_one_axis():
     assert "aten.linear.default" not in agree(net(windows, nn.Linear(4, 12)), (6, 10, 4)).islands
 
 
+def test_products_by_a_constant_matrix_are_linear_layers():
+    model = net(lambda module, x: torch.addmm(module.table[:4], x @ module.layer.weight.T, module.layer.weight))
+    model.layer = nn.Linear(4, 3)
+    assert agree(model, (4,)).islands == ()
+    model = net(lambda module, x: x @ module.layer.weight.T, nn.Linear(4, 3))
+    assert agree(model, (6, 4)).islands == ()
+
+
 def token_major(module: Any, x: Tensor) -> Tensor:
     """The images' rows taken one after the other, as if they stood side by side: (batch · 6) seen as (6, batch)."""
     y = module.layer(x.reshape(-1, 4)).reshape(6, x.shape[0], 4)

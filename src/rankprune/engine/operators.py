@@ -109,6 +109,20 @@ def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
     return Ref(made.value, view.reshape(*x.view.shape[:-1], weight.shape[0]), made.count)
 
 
+def product(graph: Graph, x: Any, weight: Any) -> Ref:
+    """By a constant matrix on the right: a linear layer whose weight lies the other way."""
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        raise Unsupported("a product of two computed tensors")
+    return linear(graph, x, weight.T)
+
+
+def sum_and_product(graph: Graph, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1) -> Ref:
+    """As Hugging Face's Conv1D has it."""
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or bias.dim() != 1 or (alpha, beta) != (1, 1):
+        raise Unsupported("a product of two computed tensors")
+    return linear(graph, x, weight.T, bias)
+
+
 def batch_norm(
     graph: Graph,
     x: Ref,
@@ -228,7 +242,8 @@ def softmax(graph: Graph, x: Ref, dim: int, *_: Any) -> Ref:
 
 
 _HANDLERS: dict[str, Handler] = {
-    "conv2d": conv2d, "linear": linear, "batch_norm": batch_norm, "max_pool2d": max_pool, "avg_pool2d": avg_pool,
+    "conv2d": conv2d, "linear": linear, "mm": product, "matmul": product, "addmm": sum_and_product,
+    "batch_norm": batch_norm, "max_pool2d": max_pool, "avg_pool2d": avg_pool,
     "mean": mean, "adaptive_avg_pool2d": adaptive_avg_pool, "layer_norm": layer_norm, "softmax": softmax,
     "scaled_dot_product_attention": attention,
 }  # fmt: skip
