@@ -44,6 +44,9 @@ class Extra:
     def after_step(self, site: Site) -> None:
         """Just after an optimizer step: `site.weight` may be changed in place; zeros stay zero."""
 
+    def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
+        """The same for a parameter that was stepped and is not pruned."""
+
 
 @dataclass(eq=False)
 class Group:

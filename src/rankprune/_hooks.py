@@ -161,6 +161,8 @@ class StepHooks:
                 site.hide(site.weight)
             elif group in self._updating or not self._keeps_zeros[optimizer]:
                 site.hide_all()
+        if not self._replaced():
+            self._after_step_dense(optimizer, skipped(optimizer))
         self._stepped.append(optimizer)
         self._recent.add(optimizer)
         self._together |= len(self._recent) == len(self.optimizers)
@@ -178,6 +180,21 @@ class StepHooks:
             call(site)
         if flag is not None and before is not None:
             site.weight.copy_(torch.where(flag.to(before.device) != 0, before, site.weight))
+
+    def _after_step_dense(self, optimizer: Optimizer, flag: Tensor | None) -> None:
+        """What extras do to the parameters of this optimizer that are not pruned: one extra of a kind is enough."""
+        extras = {type(e): e for group in reversed(self.groups) for e in group.extras}
+        calls = [e.after_step_dense for e in extras.values() if type(e).after_step_dense is not Extra.after_step_dense]
+        pruned = {site.parameter for site in self.sites} if calls else set()
+        for settings in optimizer.param_groups if calls else ():
+            for parameter in settings["params"]:
+                if parameter in pruned or parameter.grad is None:
+                    continue
+                before = parameter.detach().clone() if flag is not None else None
+                for call in calls:
+                    call(parameter, float(settings["lr"]))
+                if flag is not None and before is not None:
+                    parameter.copy_(torch.where(flag.to(parameter.device) != 0, before, parameter))
 
     def _finish(self) -> None:
         self._stepped = []

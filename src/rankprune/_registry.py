@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeVar
 
@@ -29,7 +29,6 @@ class MethodInfo:
     moves: bool  # masks change during training
     needs: frozenset[str]  # of {"grad", "data", "loss"}
     state: str  # what it keeps beside the mask
-    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings by task, from its authors
 
 
 _METHODS: dict[str, MethodInfo] = {}
@@ -45,7 +44,6 @@ def register(
     moves: bool = True,
     needs: Iterable[str] = (),
     state: str = "none",
-    defaults: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[Class], Class]:
     """Class decorator that makes a method known by name."""
 
@@ -53,7 +51,7 @@ def register(
         if name in _METHODS and _METHODS[name].cls.__qualname__ != cls.__qualname__:
             raise ValueError(f"a method named {name!r} is registered already: choose another name")
         first_line = (cls.__doc__ or "").strip().split("\n")[0]
-        info = MethodInfo(name, cls, first_line, paper, family, exact, moves, frozenset(needs), state, defaults or {})
+        info = MethodInfo(name, cls, first_line, paper, family, exact, moves, frozenset(needs), state)
         cls.info = info  # type: ignore[attr-defined]
         _METHODS[name] = info
         return cls
@@ -68,7 +66,7 @@ def list_methods(pattern: str = "*") -> list[str]:
 
 
 def method_info(name: str) -> MethodInfo:
-    """Paper, needs and defaults of a method; an unknown name is an error that names the nearest."""
+    """Paper, needs and class of a method; an unknown name is an error that names the nearest."""
     _load_all()
     if name not in _METHODS:
         raise ValueError(f"there is no method {name!r}: {nearest(name, _METHODS)}")

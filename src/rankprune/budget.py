@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Distribution = Literal["global", "lamp", "uniform", "er", "erk"]
+Distribution = Literal["global", "lamp", "uniform", "uniform_dense_first", "er", "erk"]
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
 
@@ -25,16 +25,27 @@ def kept(total: int, sparsity: float) -> int:
 def layer_densities(shapes: Sequence[Sequence[int]], sparsity: float, distribution: str = "erk") -> list[float]:
     """Density of each layer so that the whole has density 1 - sparsity.
 
-    uniform: the same everywhere. er: in proportion to (n_in + n_out) / (n_in n_out) (Mocanu et al. 2018). erk: in
-    proportion to the sum over the product of all dimensions (Evci et al. 2020). A layer whose share exceeds 1 is dense
-    and the others share the rest.
+    uniform: the same everywhere. uniform_dense_first: the first layer is dense and the others share the rest evenly, as
+    in RigL's uniform runs (there the first layer is not counted: leave it out with `dense=` for that). er: in
+    proportion to (n_in + n_out) / (n_in n_out) (Mocanu et al. 2018). erk: in proportion to the sum over the product of
+    all dimensions (Evci et al. 2020). A layer whose share exceeds 1 is dense and the others share the rest.
     """
     density = 1.0 - sparsity
     if distribution == "uniform":
         return [density] * len(shapes)
+    sizes = [math.prod(shape) for shape in shapes]
+    if distribution == "uniform_dense_first" and len(shapes) == 1:
+        return [density]
+    if distribution == "uniform_dense_first":
+        left, others = density * sum(sizes) - sizes[0], sum(sizes[1:])
+        if left < len(shapes) - 1:
+            raise ValueError(
+                f"sparsity={sparsity:.6g} leaves {density * sum(sizes):.0f} weights, not enough for a dense first "
+                f"layer of {sizes[0]}: use distribution='uniform', or leave that layer out with dense="
+            )
+        return [1.0, *[left / others] * (len(shapes) - 1)]
     if distribution not in ("er", "erk"):
         raise ValueError(f"distribution {distribution!r} has no layer densities of its own: use uniform, er or erk")
-    sizes = [math.prod(shape) for shape in shapes]
     counted = [tuple(shape) if distribution == "erk" else tuple(shape[:2]) for shape in shapes]
     raw = [sum(dims) / math.prod(dims) for dims in counted]
     dense: set[int] = set()

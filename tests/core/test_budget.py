@@ -49,6 +49,16 @@ def test_erk_by_hand() -> None:
     assert layer_densities([(4, 4), (8, 8)], 0.2, "erk") == [1.0, pytest.approx((0.8 * 80 - 16) / 64)]
 
 
+def test_uniform_with_a_dense_first_layer_by_hand() -> None:
+    """Of 16 + 64 + 80 weights 40 stay: all 16 of the first layer, and a sixth of each of the others."""
+    shapes = [(4, 4), (8, 8), (8, 10)]
+    assert layer_densities(shapes, 0.75, "uniform_dense_first") == pytest.approx([1.0, 24 / 144, 24 / 144])
+    assert layer_counts(shapes, 40, "uniform_dense_first") == [16, 11, 13]
+    with pytest.raises(ValueError, match="not enough for a dense first layer of 16"):
+        layer_counts(shapes, 17, "uniform_dense_first")
+    assert layer_counts([(4, 4)], 3, "uniform_dense_first") == [3]  # nothing else could be cut
+
+
 def test_largest_remainder_by_hand() -> None:
     assert largest_remainder([1.5, 2.3, 0.2], 4, [9, 9, 9]) == [2, 2, 0]
     assert largest_remainder([0.5, 0.5, 1.0], 2, [9, 9, 9]) == [1, 0, 1]  # a tie goes to the earlier one

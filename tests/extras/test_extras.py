@@ -76,8 +76,34 @@ def test_ham_by_the_formula() -> None:
         sign = (stepped > 0) - (stepped < 0)
         assert after == pytest.approx(stepped * math.exp(-0.1 * (20.0 * sign * g + 0.1)), rel=1e-5)
     # The exponent is held within ±5.
-    huge = line([0.5, 0.5], [-1e4, 0.0], "static", extras=[rp.extras.HAM()])
-    assert huge[0].item() == pytest.approx((0.5 + 1e3) * math.exp(5.0), rel=1e-4)
+    huge = line([0.5, 0.5], [-1e1, 0.0], "static", extras=[rp.extras.HAM()])
+    assert huge[0].item() == pytest.approx((0.5 + 1.0) * math.exp(5.0), rel=1e-4)
+    # A norm above 1000 is scaled back to it: 1000.5 e^5 and 0.5 e^(-1e-4) keep their ratio.
+    far = line([0.5, 0.5], [-1e4, 0.0], "static", extras=[rp.extras.HAM()])
+    assert float(far.norm()) == pytest.approx(1000.0, rel=1e-5)
+    assert (far[1] / far[0]).item() == pytest.approx(0.5 * math.exp(-1e-4) / (1000.5 * math.exp(5.0)), rel=1e-4)
+
+
+def test_ham_moves_every_matrix_and_no_vector() -> None:
+    """The layer that is left out of pruning is moved by the formula; biases and norms are the optimizer's alone."""
+
+    def run(name: str) -> dict[str, Tensor]:
+        model = cnn()
+        optimizer = sgd(model, momentum=0.0, weight_decay=0.0)
+        rp.attach(model, optimizer, name, sparsity=0.9, total_steps=9, dense="0.weight")
+        train(model, optimizer, 1, 1)
+        return {key: p.detach() for key, p in model.named_parameters()}
+
+    model = cnn()
+    x, y = batch(1)
+    rp.attach(model, sgd(model), "magnitude", sparsity=0.9, total_steps=9, dense="0.weight")
+    nn.functional.cross_entropy(model(x), y).backward()
+    grad, (plain, ham) = model[0].weight.grad, (run("magnitude"), run("magnitude+ham"))
+    stepped = plain["0.weight"]
+    expected = stepped * torch.exp(-0.05 * (200.0 * stepped.sign() * grad + 1e-3))
+    assert torch.allclose(ham["0.weight"], expected, rtol=1e-5)
+    assert not torch.allclose(expected, stepped, rtol=1e-3)
+    assert all(torch.equal(ham[key], plain[key]) for key in plain if plain[key].dim() == 1)
 
 
 @pytest.mark.parametrize("name", ["static+ham", "feather+ham", "topkast", "gmp+sparseopt"])

@@ -53,5 +53,36 @@ def test_the_nearest_declaration_of_a_default_wins(name: str) -> None:
         assert field.default == declared.default, f"{field.name}: {cls.__name__} against {declaring.__name__}"
 
 
+TASKS = {"CIFAR": ("cifar10-vgg19", "cifar10-resnet32"), "ImageNet": ("imagenet-resnet50",), "DeiT-S": ("imagenet-deit-s",)}
+
+
+def stated_by_task(name: str) -> list[tuple[str, str, float]]:
+    """From the notes of a page's table: "1000 on CIFAR, 4000 on ImageNet", "DeiT-S: 15,000"."""
+    table = (PAGES / f"{name}.md").read_text(encoding="utf-8").partition("| setting | default |")[2].partition("\n\n")[0]
+    found = []
+    for setting, note in re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|", table, re.M):
+        for task in TASKS:
+            for value in re.findall(rf"([\d.,]*\d) on {task}|{task}: ([\d.,]*\d)", note):
+                found.append((setting, task, float("".join(value).replace(",", ""))))
+    return found
+
+
+@pytest.mark.parametrize("name", rp.list_methods())
+def test_what_a_page_says_of_a_data_set_is_in_its_recipes(name: str) -> None:
+    pytest.importorskip("pydantic")
+    from rankprune.recipes.names import task
+
+    for setting, data, value in stated_by_task(name):
+        rows = [hyper or {} for recipe in TASKS[data] for row, hyper in task(recipe)["family"]["methods"].items()
+                if row == name or (hyper or {}).get("name") == name]  # fmt: skip
+        assert all(row.get(setting, defaults(name)[setting]) == value for row in rows), (setting, data, rows)
+
+
+def test_the_pages_say_something_of_data_sets() -> None:
+    """So that the test above cannot pass by finding nothing."""
+    assert ("every", "CIFAR", 1000.0) in stated_by_task("granet")
+    assert ("every", "DeiT-S", 15000.0) in stated_by_task("svite")
+
+
 def test_snfs_exchanges_half_of_a_layer_at_first() -> None:
     assert rp.methods.SNFS().grow == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +39,28 @@ def test_against_the_dense_hessian_of_a_tiny_net() -> None:
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("parts", [None, 1])
+def test_two_halves_with_batch_statistics_of_their_own(parts: int | None) -> None:
+    """By default as in the authors' code: g is the sum over the halves, and so is H g; BatchNorm is in train mode."""
+    x, y = batch(3, torch.float64)
+    model = cnn(dtype=torch.float64)
+    weights = [p for p in model.parameters() if p.ndim > 1]
+    pieces = [(x, y)] if parts == 1 else [(x[:4], y[:4]), (x[4:], y[4:])]
+
+    def grads(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(CE(model(a) / 200.0, b), weights, create_graph=True)
+
+    first = [sum(part).detach() for part in zip(*(grads(a, b) for a, b in pieces))]
+    flows = [sum((g * h).sum() for g, h in zip(first, grads(a, b))) for a, b in pieces]
+    second = [sum(part) for part in zip(*(torch.autograd.grad(flow, weights) for flow in flows))]
+    score = torch.cat([(w * h).detach().flatten() for w, h in zip(weights, second)])
+    method = rp.methods.GraSP() if parts is None else rp.methods.GraSP(parts=parts)
+    net = cnn(dtype=torch.float64)
+    rp.prune(net, method, sparsity=0.9, data=[(x, y)], loss_fn=CE)
+    found = torch.cat([(p.detach() != 0).flatten() for p in net.parameters() if p.ndim > 1])
+    assert torch.equal(found, kept_of(score, int(found.sum())))
+
+
 def test_the_closed_form_of_a_quadratic() -> None:
     """L = ½ θᵀAθ has gradient Aθ and Hessian A: the score is -θ ∘ (A A θ)."""
     torch.manual_seed(1)
@@ -52,7 +75,7 @@ def test_the_closed_form_of_a_quadratic() -> None:
         return theta @ a @ theta / 2
 
     data = [(torch.eye(20).double(), torch.zeros(20))]
-    rp.prune(model, rp.methods.GraSP(temperature=temperature), sparsity=0.7, data=data, loss_fn=loss)
+    rp.prune(model, rp.methods.GraSP(temperature=temperature, parts=1), sparsity=0.7, data=data, loss_fn=loss)
     assert torch.equal((model.weight != 0).flatten(), kept_of(theta * (a @ (a @ theta)), 6))
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from .._sharding import local
+import torch
+from torch import Tensor, nn
+
+from .._sharding import is_sharded, local
 from ..method import Extra, Site
+
+LARGEST = 1000.0  # norm of a tensor
 
 
 @dataclass
@@ -14,6 +19,8 @@ class HAM(Extra):
     """After each optimizer step, w ← w · exp(−lr (α sign(w) g + β)): faster where |w| is large, freer near 0.
 
     The limit of small steps is dw = −(1 + α|w|) g dt − β w dt. Zeros stay zero. A latent method has its latents moved.
+    As with its authors every tensor of two dimensions or more is moved, pruned or not, and a norm above 1000 is scaled
+    back to it.
     """
 
     name: ClassVar[str] = "ham"
@@ -21,8 +28,23 @@ class HAM(Extra):
     beta: float = 1e-3
 
     def after_step(self, site: Site) -> None:
-        if site.parameter.grad is None:
-            return
-        weight, grad = site.weight, local(site.parameter.grad)
-        exponent = weight.sign().mul_(grad).mul_(self.alpha).add_(self.beta).mul_(-site.lr)
+        if site.parameter.grad is not None:
+            self.move(site.weight, local(site.parameter.grad), site.lr)
+            square = site.weight.square().sum(dtype=torch.float64)
+            limit(site.weight, site.shards.sum(square) if site.shards else square)
+
+    def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
+        if parameter.dim() >= 2 and parameter.grad is not None:
+            weight = local(parameter.detach())
+            self.move(weight, local(parameter.grad), lr)
+            square: Any = parameter.detach().square().sum(dtype=torch.float64)
+            limit(weight, square.full_tensor() if is_sharded(square) else square)
+
+    def move(self, weight: Tensor, grad: Tensor, lr: float) -> None:
+        exponent = weight.sign().mul_(grad).mul_(self.alpha).add_(self.beta).mul_(-lr)
         weight.mul_(exponent.clamp_(-5.0, 5.0).exp_())
+
+
+def limit(weight: Tensor, square: Tensor) -> None:
+    """Scale a tensor whose norm, of which this is the square, is too large; nothing is read from the device."""
+    weight.mul_((LARGEST / square.sqrt().clamp_min(LARGEST)).to(weight))

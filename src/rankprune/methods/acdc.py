@@ -16,10 +16,6 @@ from ..schedules import Step, as_step
 
 @register(
     "acdc", paper="Peste et al. 2021, arXiv:2106.12379", family="dense and sparse phases",
-    defaults={
-        "cifar": {"prune_at": [0.05, 0.25, 0.45, 0.65, 0.85], "restore_at": [0.15, 0.35, 0.55, 0.75]},
-        "imagenet": {},
-    },
 )  # fmt: skip
 @dataclass
 class ACDC(Score):

@@ -15,7 +15,6 @@ from ._fisher_surgery import FisherSurgery
 
 @register(
     "cap", paper="Kuznedelev et al. 2023, arXiv:2210.09223", family="second order", needs=("data", "loss"),
-    defaults={"cifar": {}, "imagenet": {"gradients": 4096}},
 )  # fmt: skip
 @dataclass
 class CAP(FisherSurgery):

@@ -17,7 +17,6 @@ PHASES = ((0.125, 1), (0.4, 2), (0.7, 4), (1.0, 8))  # until this share of train
 
 @register(
     "dsr", paper="Mostafa & Wang 2019, arXiv:1902.05967", family="drop and grow", state="one threshold",
-    defaults={"cifar": {"every": 100, "update_end": 0.95}, "imagenet": {"every": 1000, "update_end": 0.95}},
 )  # fmt: skip
 @dataclass
 class DSR(Redistributing):

@@ -13,7 +13,7 @@ from ._threshold import Thresholded
 
 @register(
     "feather", paper="Glentis Georgoulakis et al. 2023, arXiv:2310.02448", family="latent", needs=("grad",),
-    state="a latent a weight, one threshold", defaults={"cifar": {"prune_end": 0.5}, "imagenet": {"prune_end": 0.5}},
+    state="a latent a weight, one threshold",
 )  # fmt: skip
 @dataclass
 class Feather(Thresholded):

@@ -13,7 +13,6 @@ from ._sparse_learning import SparseLearning
 
 @register(
     "granet", paper="Liu et al. 2021, arXiv:2106.10404", family="drop and grow", needs=("grad",),
-    defaults={"cifar": {"every": 1000, "prune_end": 0.5}, "imagenet": {"every": 4000, "prune_end": 0.3}},
 )  # fmt: skip
 @dataclass
 class GraNet(Gradual, SparseLearning):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ._probe import agree, batches, check_batches, gradients, probing, refuse_sh
 
 @register(
     "grasp", paper="Wang et al. 2020, arXiv:2002.07376", family="at initialisation", moves=False,
-    needs=("data", "loss"), defaults={"cifar": {"batches": 1}, "imagenet": {"batches": 1}},
+    needs=("data", "loss"),
 )  # fmt: skip
 @dataclass
 class GraSP(Score):
@@ -21,14 +22,18 @@ class GraSP(Score):
 
     To first order, removing w changes ‖g‖² by -2 w · (H g), H the Hessian of the loss: the largest -w · (H g) go first.
     H g is the gradient of gᵀ∇L with g held fixed, so it costs one more pass over the first `batches` of the data, with
-    a double backward. Logits are divided by `temperature`, which keeps an untrained network's softmax soft.
+    a double backward. Logits are divided by `temperature`, which keeps an untrained network's softmax soft. As in the
+    authors' code each batch is scored in two halves, each with BatchNorm statistics of its own.
     """
 
     batches: int = field(default=1, kw_only=True)
     temperature: float = field(default=200.0, kw_only=True)
+    parts: int = field(default=2, kw_only=True)  # of each batch
 
     def __post_init__(self) -> None:
         check_batches("grasp", self.batches)
+        if isinstance(self.parts, bool) or not isinstance(self.parts, int) or self.parts < 1:
+            raise ValueError(f"parts={self.parts!r} is not a number of parts: 2 halves each batch, 1 leaves it whole")
         if not self.temperature > 0.0:
             raise ValueError(f"temperature={self.temperature!r} cannot divide the logits: it must be positive")
 
@@ -44,7 +49,7 @@ class GraSP(Score):
         first = [torch.zeros_like(site.weight) for site in group.sites]
         second = [torch.zeros_like(site.weight) for site in group.sites]
         with probing(group, training=True) as model:
-            held = list(batches(group, self.batches))
+            held = [part for batch in batches(group, self.batches) for part in split(batch, self.parts)]
 
             def grads(inputs: Tensor, targets: Tensor, create_graph: bool = False) -> tuple[Tensor, ...]:
                 assert group.loss_fn is not None
@@ -61,3 +66,11 @@ class GraSP(Score):
         for site, product in zip(group.sites, second):
             site.scratch = product
         super().update(group)
+
+
+def split(batch: tuple[Any, Any], parts: int) -> list[tuple[Any, Any]]:
+    """Equal parts of a batch of tensors, as many as it has samples for; whole where it is made of something else."""
+    inputs, targets = batch
+    if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)) or len(inputs) != len(targets):
+        return [batch]
+    return list(zip(inputs.tensor_split(min(parts, len(inputs))), targets.tensor_split(min(parts, len(inputs)))))

@@ -18,7 +18,7 @@ from ._rounds import check_rounds, cut_share, evenly, left_after, rounds_at_rate
 
 @register(
     "lth", paper="Frankle & Carbin 2019, arXiv:1803.03635; Frankle et al. 2020, arXiv:1912.05671", family="magnitude",
-    state="a copy of all parameters and buffers", defaults={"cifar": {"rewind": 0.03}, "imagenet": {"rewind": 0.06}},
+    state="a copy of all parameters and buffers",
 )  # fmt: skip
 @dataclass
 class LTH(Score):

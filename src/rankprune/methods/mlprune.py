@@ -14,7 +14,6 @@ from ._surgery import Surgery
 
 @register(
     "mlprune", paper="Zeng & Urtasun 2019, openreview.net/forum?id=r1g5b2RcKm", family="second order", needs=("data",),
-    defaults={"cifar": {"batches": 100}, "imagenet": {"batches": 100}},
 )  # fmt: skip
 @dataclass
 class MLPrune(Surgery):

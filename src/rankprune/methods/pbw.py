@@ -16,7 +16,6 @@ from ._rounds import check_rounds, evenly, left_after
 
 @register(
     "pbw", paper="Han et al. 2015, arXiv:1506.02626", family="magnitude",
-    defaults={"cifar": {"threshold": "global", "rounds": 5}, "imagenet": {"threshold": "std", "rounds": 5}},
 )  # fmt: skip
 @dataclass
 class PBW(Score):

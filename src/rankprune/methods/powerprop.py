@@ -14,7 +14,7 @@ from .topkast import TopKAST
 
 @register(
     "powerprop", paper="Schwarz et al. 2021, arXiv:2110.00296", family="latent", needs=("grad",),
-    state="a latent a weight", defaults={"cifar": {}, "imagenet": {"distribution": "erk"}},
+    state="a latent a weight",
 )  # fmt: skip
 @dataclass
 class PowerProp(TopKAST):

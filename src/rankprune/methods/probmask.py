@@ -20,7 +20,6 @@ EPS = 1e-20  # inside logarithms, as the authors have it
 @register(
     "probmask", paper="Zhou et al. 2021, arXiv:2105.00203", family="latent", exact="end", needs=("grad",),
     state="a latent, a probability, its two moments and a soft mask a weight",
-    defaults={"cifar": {"score_lr": 6e-3, "prune_start": 0.16, "prune_end": 0.6, "fix_at": 0.94}, "imagenet": {}},
 )  # fmt: skip
 @dataclass
 class ProbMask(Latent):

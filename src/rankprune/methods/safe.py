@@ -21,7 +21,6 @@ STRONGEST = 0.1
 @register(
     "safe", paper="Lee et al. 2025, arXiv:2506.06866", family="latent", exact="end", needs=("grad",),
     state="a latent, its projection, its dual and a perturbation a weight",
-    defaults={"cifar": {"rho": 0.1, "lam": 1e-3, "dual_every": 32}, "imagenet": {}},
 )  # fmt: skip
 @dataclass
 class SAFE(Latent):

@@ -18,7 +18,7 @@ from ._sparse_learning import SparseLearning
 
 @register(
     "snfs", paper="Dettmers & Zettlemoyer 2019, arXiv:1907.04840", family="drop and grow", needs=("grad",),
-    state="dense momentum", defaults={"cifar": {"grow": 0.5}, "imagenet": {"grow": 0.2}},
+    state="dense momentum",
 )  # fmt: skip
 @dataclass
 class SNFS(Redistributing, SparseLearning):

@@ -13,7 +13,6 @@ from ._probe import agree, batches, check_batches, gradients, probing, refuse_sh
 
 @register(
     "snip", paper="Lee et al. 2019, arXiv:1810.02340", family="at initialisation", moves=False, needs=("data", "loss"),
-    defaults={"cifar": {"batches": 1}, "imagenet": {"batches": 1}},
 )  # fmt: skip
 @dataclass
 class SNIP(Score):

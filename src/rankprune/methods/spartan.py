@@ -16,7 +16,7 @@ from ._soft_topk import Part, price, pull_back, shares
 
 @register(
     "spartan", paper="Tai et al. 2022, arXiv:2205.14107", family="latent", needs=("grad",),
-    state="a latent a weight, a threshold and a sharpness", defaults={"cifar": {}, "imagenet": {}},
+    state="a latent a weight, a threshold and a sharpness",
 )  # fmt: skip
 @dataclass
 class Spartan(Latent):

@@ -16,7 +16,6 @@ from ._threshold import Thresholded
 @register(
     "st3", paper="Vanderschueren & De Vleeschouwer 2023, arXiv:2212.01076", family="latent", needs=("grad",),
     state="a latent a weight, one threshold",
-    defaults={"cifar": {}, "imagenet": {"prune_start": 0.05, "prune_end": 0.5}},
 )  # fmt: skip
 @dataclass
 class ST3(Thresholded):

@@ -11,7 +11,6 @@ from ._sparse_learning import SparseLearning
 
 @register(
     "svite", paper="Chen et al. 2021, arXiv:2106.04533", family="drop and grow", needs=("grad",),
-    defaults={"cifar": {"every": 100}, "imagenet": {"every": 15000, "update_end": 0.8}},
 )  # fmt: skip
 @dataclass
 class SViTE(SparseLearning):

@@ -21,7 +21,6 @@ _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 
 @register(
     "synflow", paper="Tanaka et al. 2020, arXiv:2006.05467", family="at initialisation", moves=False, needs=("data",),
-    defaults={"cifar": {"rounds": 100}, "imagenet": {"rounds": 100}},
 )  # fmt: skip
 @dataclass
 class SynFlow(Score):

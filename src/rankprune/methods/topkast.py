@@ -14,7 +14,7 @@ from ..method import Group, Latent, Site, register
 
 @register(
     "topkast", paper="Jayakumar et al. 2020, arXiv:2106.03517", family="latent", needs=("grad",),
-    state="a latent a weight, the backward set", defaults={"cifar": {}, "imagenet": {"penalty": 1e-4}},
+    state="a latent a weight, the backward set",
 )  # fmt: skip
 @dataclass
 class TopKAST(Latent):

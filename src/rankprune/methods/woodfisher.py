@@ -15,8 +15,6 @@ from ._fisher_surgery import FisherSurgery
 
 @register(
     "woodfisher", paper="Singh & Alistarh 2020, arXiv:2004.14340", family="second order", needs=("data", "loss"),
-    defaults={"cifar": {"gradients": 1000, "minibatch": 1},
-              "imagenet": {"gradients": 400, "minibatch": 400, "block": 2000, "damping": 1e-5, "prune_end": 0.4}},
 )  # fmt: skip
 @dataclass
 class WoodFisher(FisherSurgery):
