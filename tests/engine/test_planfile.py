@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from rankprune.engine import planfile
+from rankprune.engine import planfile, strided
 from rankprune.engine.check import check
 from rankprune.engine.engine import Engine
 from rankprune.engine.graph import Graph, Node, Unsupported, Weight
@@ -46,24 +46,20 @@ def network() -> Graph:
         (26, 8),
         arrays={
             "index": np.concatenate([np.full((1, 8), -1), np.arange(200).reshape(8, 25).T]).astype(np.int32),
-            "constant": np.ones((26, 8), np.float32),
+            "constant": np.ones(1, np.float32),
         },
     )
     f = add("layernorm", [e], (26, 8), attrs={"eps": 1e-5}, arrays={"weight": np.ones(8, np.float32), **bias(8)})
     g = add("linear", [f], (26, 24), attrs={"activation": "gelu"}, weight=weight(24, 8), arrays=bias(24))
-    heads = {
-        "q_at": 0,
-        "k_at": 8,
-        "v_at": 16,
-        "q_head": 4,
-        "k_head": 4,
-        "v_head": 4,
-        "heads": 2,
-        "dim": 4,
-        "value_dim": 4,
-        "scale": 0.5,
-    }
-    h = add("attention", [g, g, g], (26, 8), attrs=heads)
+    heads = {name: [0, at, 0, 0, 0, 4, 1, 0, 0, 1] for name, at in (("q", 0), ("k", 8), ("v", 16))}
+    fixed = {"scale": np.full((1, 2), 0.5, np.float32), "bias": rng.standard_normal((1, 1, 26, 26)).astype(np.float32)}
+    h = add("attention", [g, g, g], (26, 8), attrs={**heads, "sizes": [1, 2, 26, 26, 4, 4], "stacked": 0}, arrays=fixed)
+    scores = {"a": heads["q"], "b": heads["k"], "sizes": [1, 2, 26, 26, 4], "stacked": 0}
+    s = add("product", [g, g], (26, 52), attrs=scores)
+    s = add("softmax", [s], (26, 52), attrs={"groups": 2})
+    rows = strided.to_array(strided.describe(np.arange(26 * 52).reshape(26, 52)[:, :8], np.arange(26 * 8)))
+    s = add("gather", [s], (26, 8), arrays={"nests": rows})
+    h = add("add", [h, s], (26, 8), attrs={"activation": "none"})
     i = add("add", [h, e], (26, 8), attrs={"activation": "none"})
     j = add("mul", [i], (26, 8), attrs={"activation": "sigmoid"}, arrays={"constant": np.full((26, 8), 2, np.float32)})
     j = add("sub", [j, j], (26, 8), attrs={"activation": "elu", "parameters": [0.5, 2.0]})
@@ -139,8 +135,8 @@ def test_cut_short_flipped_or_newer(tmp_path):
         broken[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         assert run(bytes(broken)) is None
     newer = bytearray(data)
-    newer[8:12] = (3).to_bytes(4, "little")
-    with pytest.raises(planfile.DamagedPlan, match="version 3, this package reads 2"):
+    newer[8:12] = (4).to_bytes(4, "little")
+    with pytest.raises(planfile.DamagedPlan, match="version 4, this package reads 3"):
         planfile.parse(bytes(newer))
     (tmp_path / "short").write_bytes(data[:-1])
     with pytest.raises(planfile.DamagedPlan, match="short is damaged or cut short"):

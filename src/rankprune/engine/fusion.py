@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .fuse_attention import fuse_attention
 from .graph import Graph, Node, Weight
 from .native import OPERATIONS
 
@@ -15,6 +16,8 @@ _ACTIVE = (*_STORES, *OPERATIONS)
 
 def fuse(graph: Graph) -> Graph:
     """The same network in fewer operators; nodes are changed in place."""
+    _prune(graph)
+    fuse_attention(graph)
     _prune(graph)
     for step in (_fold_affine, _fold_constant, _fuse_addition, _fuse_activation):
         _sweep(graph, step)

@@ -9,13 +9,13 @@ import numpy as np
 from .arena import Buffer
 from .graph import Node, Shape, Unsupported
 from .layout import Layout
+from .lower_move import FLOATS, move
 from .native import LANES, OPERATIONS, Active, Binary, View
 
 if TYPE_CHECKING:
     from .lowering import Lowering
 
 BINARY_ROWS = 512  # rows of a task, as in elementwise.h
-_FLOATS = 0
 
 
 def binary(state: Lowering, node: Node) -> None:
@@ -98,7 +98,7 @@ def _spread(
     places = state.table(layout).reshape(small)
     index = _rows(out, shape, places)
     target = state.buffer(index.size)
-    state.move(source, target, index.reshape(-1), np.arange(index.size, dtype=np.int32), _FLOATS)
+    move(state, source, target, index.reshape(-1), np.arange(index.size, dtype=np.int32), FLOATS)
     return target, *_row_strides(index.shape)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from .arena import Buffer
 from .graph import Node, Unsupported
-from .layout import Layout
+from .layout import Layout, apart
 from .native import LANES, Active, Border, Conv, Planes, Pool, View, Window
 from .packing import PackedWeight, fit, packing_bytes
 from .shape_choice import default_choice
@@ -35,6 +35,11 @@ class PlaneSet:
     @property
     def count(self) -> int:
         return self.x_first.size * self.y_first.size
+
+    @property
+    def channel(self) -> int:
+        """Floats between channels."""
+        return apart(self.count * self.rows * LANES)
 
     @property
     def centre(self) -> int:
@@ -64,7 +69,7 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
     plain = value in state.plain
     layout, source = (state.layouts[value], state.places[value]) if plain else state.input(value)
     stride = node.attrs["stride"]
-    chan = made.count * made.rows * LANES
+    chan = made.channel
 
     there = made.centre if value in state.in_planes else -1
 
@@ -102,7 +107,7 @@ def among_planes(state: Lowering, value: int) -> Layout | None:
     top = -int(made.y_first[0])
     if made.centre < 0 or out[2] != width or top < 0 or top + height > made.rows:
         return None
-    chan = made.count * made.rows * LANES
+    chan = made.channel
     origin = (made.centre * made.rows + top) * LANES
     return Layout(
         graph.shapes[value], False, made.slabs, channels, height, channels * chan, chan, origin,
@@ -134,7 +139,7 @@ def conv(state: Lowering, node: Node) -> None:
         made = planes_of(state, node, kernel)
         params, source = planes_params(state, node, made, 0.0)
         channels = state.graph.shapes[value][0]
-        chan = made.count * made.rows * LANES
+        chan = made.channel
         target = source if value in state.in_planes else state.buffer(made.slabs * channels * chan)
         tasks = made.slabs * -(-channels // PLANE_CHANNELS)
         work = made.slabs * channels * chan

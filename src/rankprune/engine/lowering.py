@@ -9,17 +9,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from . import lower_elementwise, lower_other, lower_window
+from . import lower_elementwise, lower_move, lower_other, lower_product, lower_window
 from .arena import Buffer, place
 from .check import check
 from .graph import Graph, Node, Unsupported, Weight
 from .layout import Layout, eight_images, flat, one_image
 from .limits import Limits, Meter
-from .native import LANES, Gather, Program
+from .lower_move import FLOATS, INTO_LANES, OUT_OF_LANES, move
+from .native import LANES, Program
 from .packing import Choice, Packs
-
-FLOATS, ROWS, INTO_LANES, OUT_OF_LANES = range(4)
-GATHER_COUNT = 4096  # elements of a gather's task, as in elementwise.h
 
 
 @dataclass(frozen=True)
@@ -110,7 +108,7 @@ class Lowering:
             layout, target = self.output(value)
             to = self.table(layout)
             index = np.arange(to.size, dtype=np.int32)
-            self.move(source, target, index, to, INTO_LANES if self.images else FLOATS)
+            move(self, source, target, index, to, INTO_LANES if self.images else FLOATS)
         return self.layouts[value], self.places[value]
 
     def table(self, layout: Layout) -> np.ndarray:
@@ -119,21 +117,6 @@ class Lowering:
             raise Unsupported(f"a value that takes {layout.size} floats is too large for 32-bit indices")
         self.meter.need(24 * math.prod(layout.shape))
         return np.ascontiguousarray(np.broadcast_to(layout.index(), layout.shape).reshape(-1), np.int32)
-
-    def move(
-        self, source: Buffer | None, target: Buffer, index: np.ndarray, to: np.ndarray, how: int,
-        constant: np.ndarray | None = None,
-    ) -> None:  # fmt: skip
-        arrays = [index, to] + ([] if constant is None else [constant])
-
-        def params() -> Gather:
-            pointer = None if constant is None else constant.ctypes.data
-            at = 0 if source is None else source.at
-            return Gather(at, target.at, index.size, how, index.ctypes.data, to.ctypes.data, pointer)
-
-        uses = [target] if source is None else [source, target]
-        lanes = LANES if how != FLOATS else 1
-        self.call(params, -(-index.size // GATHER_COUNT), uses, arrays, lanes * index.size)
 
 
 @dataclass(frozen=True)
@@ -173,7 +156,7 @@ def lower(
         layout, source = state.input(value)
         target = state.buffer(copies * count)
         index = state.table(layout)
-        state.move(source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if images else FLOATS)
+        move(state, source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if images else FLOATS)
         outs.append((target, count))
     for target, _ in outs:
         target.last = len(state.calls)
@@ -197,7 +180,7 @@ def lower(
 
 
 def _handler(node: Node) -> Callable[[Lowering, Node], None]:
-    for table in (lower_window.HANDLERS, lower_other.HANDLERS, lower_elementwise.HANDLERS):
-        if node.op in table:
-            return table[node.op]
+    for part in (lower_window, lower_other, lower_elementwise, lower_move, lower_product):
+        if node.op in part.HANDLERS:
+            return part.HANDLERS[node.op]
     raise Unsupported(f"the kernels have no operator {node.op}")

@@ -15,7 +15,7 @@ import numpy as np
 from . import build
 
 LANES = 8
-VERSION = 5  # of the kernels' interface and numerics; part of the key of cached choices
+VERSION = 6  # of the kernels' interface and numerics; part of the key of cached choices
 ACTIVATIONS = (
     "none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh", "tanh", "leaky_relu",
     "elu", "mish", "softplus", "clamp", "exp", "sqrt", "abs",
@@ -72,15 +72,25 @@ class Binary(Structure):
 
 
 class Norm(Structure):
-    _fields_ = _fields("v:inp v:out channels rows p:weight p:bias d:eps")
+    _fields_ = _fields("v:inp v:out slabs channels rows p:weight p:bias d:eps")
 
 
 class Softmax(Structure):
-    _fields_ = _fields("v:inp v:out channels rows flat")
+    _fields_ = _fields("v:inp v:out channels rows groups flat")
+
+
+class Operand(Structure):
+    _fields_ = _fields("at group head row depth")
+
+
+class Product(Structure):
+    _fields_ = [(name, Operand) for name in ("a", "b", "out")]
+    _fields_ += _fields("groups heads rows columns depth d:scale")
 
 
 class Attention(Structure):
-    _fields_ = _fields("v:q v:k v:v v:out heads dim value_dim tokens keys q_head k_head v_head out_head d:scale")
+    _fields_ = [(name, Operand) for name in ("q", "k", "v", "out", "bias")]
+    _fields_ += _fields("groups heads dim value_dim tokens keys scale_group scale_head p:scale p:constant")
 
 
 class Mean(Structure):
@@ -99,8 +109,12 @@ class Border(Structure):
     _fields_ = _fields("at slabs channels rows top bottom left right")
 
 
+class Move(Structure):
+    _fields_ = _fields("at out count p:nests p:constant")
+
+
 KINDS: tuple[type[Structure], ...] = (
-    Conv, Planes, Pool, Window, Binary, Norm, Softmax, Attention, Mean, Linear, Gather, Border,
+    Conv, Planes, Pool, Window, Binary, Norm, Softmax, Attention, Mean, Linear, Gather, Border, Move, Product,
 )  # fmt: skip
 
 

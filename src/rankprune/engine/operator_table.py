@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from . import strided
 from .graph import Node, Shape
 from .native import ACTIVATIONS, OPERATIONS
 from .schema import Array, Operator, integer, integers, number, numbers, sizes, word
@@ -65,14 +67,49 @@ def _repeats(small: Shape, out: Shape) -> bool:
     return all(n in (1, size) for n, size in zip(small, out))
 
 
+def _inside(spec: list[int], sizes: tuple[int, ...], shape: Shape) -> bool:
+    """Whether an operand (see `lower_product.place`) stays within tokens [T, C]."""
+    last = [first + sum((n - 1) * step for n, step in zip(sizes, spec[2 + i :: 2])) for i, first in enumerate(spec[:2])]
+    return len(shape) == 2 and last[0] < shape[0] and last[1] < shape[1]
+
+
+def _result(n: dict[str, Any], groups: int, heads: int, rows: int, columns: int) -> Shape:
+    return (groups * rows, heads * columns) if n["stacked"] else (rows, groups * heads * columns)
+
+
+def _along_tokens(spec: list[int]) -> bool:
+    """Whether rows of an operand follow one another in the tokens."""
+    return spec[6:8] == [1, 0]
+
+
+def _product(node: Node, ins: list[Shape], out: Shape) -> bool:
+    n = node.attrs
+    groups, heads, rows, columns, depth = n["sizes"]
+    fits = _inside(n["a"], (groups, heads, rows, depth), ins[0]) and _along_tokens(n["a"])
+    fits = fits and _inside(n["b"], (groups, heads, columns, depth), ins[1])
+    return fits and out == _result(n, groups, heads, rows, columns)
+
+
 def _attention(node: Node, ins: list[Shape], out: Shape) -> bool:
-    if any(len(shape) != 2 for shape in (*ins, out)):
-        return False
-    a = node.attrs
-    for letter, shape, size in zip("qkv", ins, (a["dim"], a["dim"], a["value_dim"])):
-        if a[f"{letter}_at"] + (a["heads"] - 1) * a[f"{letter}_head"] + size > shape[1]:
-            return False
-    return out == (ins[0][0], a["heads"] * a["value_dim"]) and ins[1][0] == ins[2][0]
+    n = node.attrs
+    groups, heads, tokens, keys, dim, value_dim = n["sizes"]
+    both = groups, heads
+    fits = _inside(n["q"], (*both, tokens, dim), ins[0]) and _along_tokens(n["q"])
+    fits = fits and _inside(n["k"], (*both, keys, dim), ins[1]) and _inside(n["v"], (*both, keys, value_dim), ins[2])
+    total = groups * heads * keys
+    return fits and ins[3:] in ([], [(total,)], [(tokens, total)]) and out == _result(n, *both, tokens, value_dim)
+
+
+def _attention_arrays(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
+    """A scale for each group and head, and a bias [group, head, key, token]; of size 1 where they are the same."""
+    groups, heads, tokens, keys, _, _ = node.attrs["sizes"]
+    full = {"scale": (groups, heads), "bias": (groups, heads, keys, tokens)}
+    shapes = {name: node.arrays[name].shape if name in node.arrays else shape for name, shape in full.items()}
+    for name, shape in full.items():
+        if len(shapes[name]) != len(shape) or any(n not in (1, m) for n, m in zip(shapes[name], shape)):
+            shapes[name] = shape
+    bias = {"bias": Array(shapes["bias"], needed=False)} if len(ins) == 3 else {}
+    return {"scale": Array(shapes["scale"]), **bias}
 
 
 def _mean(node: Node, ins: list[Shape], out: Shape) -> bool:
@@ -80,13 +117,26 @@ def _mean(node: Node, ins: list[Shape], out: Shape) -> bool:
 
 
 def _gather(node: Node, ins: list[Shape], out: Shape) -> bool:
-    index = node.arrays.get("index")
-    return index is not None and index.size > 0 and index.min() >= -1 and index.max() < math.prod(ins[0])
+    """By nests of loops or an index; what is not of the input is of the constant, at -1 minus the index."""
+    constant, size = node.arrays.get("constant"), math.prod(ins[0])
+    fixed = 0 if constant is None else constant.size
+    if "index" in node.arrays:
+        index = node.arrays["index"]
+        return index.dtype == np.int32 and index.size > 0 and index.min() >= -fixed and index.max() < size
+    found = node.arrays.get("nests"), node.arrays.get("constant_nests")
+    return all(
+        rows is None or (rows.dtype == np.int64 and strided.sound(rows, n, math.prod(out)))
+        for rows, n in zip(found, (size, fixed))
+    )
 
 
 def _gather_arrays(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
-    """A constant is needed where an index is -1."""
-    return {"index": Array(out, np.int32), "constant": Array(out, needed=bool(node.arrays["index"].min() < 0))}
+    given = node.arrays
+    fixed = {"constant": Array(given["constant"].shape)} if "constant" in given else {}
+    if "index" in given:
+        return {"index": Array(out, np.int32), **fixed}
+    rows = ["nests", *(["constant_nests"] if fixed else [])]
+    return {**{name: Array(given[name].shape if name in given else (), np.int64) for name in rows}, **fixed}
 
 
 def _concat(node: Node, ins: list[Shape], out: Shape) -> bool:
@@ -111,7 +161,8 @@ def _constant(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
 
 
 def _scale_and_shift(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
-    return {"weight": Array(out[-1:]), "bias": Array(out[-1:])}
+    channels = out[:1] if len(out) == 3 else out[-1:]
+    return {"weight": Array(channels), "bias": Array(channels)}
 
 
 OPERATORS: dict[str, Operator] = {
@@ -125,17 +176,26 @@ OPERATORS: dict[str, Operator] = {
     ),
     "activation": Operator((1, 1), _same, _ACTIVATION, optional=_PARAMETERS),
     "layernorm": Operator(
-        (1, 1), lambda node, ins, out: len(out) == 2 and ins[0] == out, {"eps": number(0)}, _scale_and_shift
+        (1, 1), lambda node, ins, out: len(out) in (2, 3) and ins[0] == out, {"eps": number(0)}, _scale_and_shift
     ),
-    "softmax": Operator((1, 1), lambda node, ins, out: 0 < len(out) <= 2 and ins[0] == out),
+    "softmax": Operator(
+        (1, 1),
+        lambda node, ins, out: (
+            0 < len(out) <= 2
+            and ins[0] == out
+            and out[-1] % node.attrs.get("groups", 1) == 0
+            and (len(out) == 2 or node.attrs.get("groups", 1) == 1)
+        ),
+        optional={"groups": integer(1)},
+    ),
+    "product": Operator(
+        (2, 2), _product, {"a": integers(10), "b": integers(10), "sizes": integers(5, 1), "stacked": integer(0, 1)}
+    ),
     "attention": Operator(
-        (3, 3),
+        (3, 4),
         _attention,
-        {
-            **{name: integer(1) for name in ("heads", "dim", "value_dim")},
-            **{f"{letter}_{kind}": integer() for letter in "qkv" for kind in ("at", "head")},
-            "scale": number(),
-        },
+        {**{name: integers(10) for name in "qkv"}, "sizes": integers(6, 1), "stacked": integer(0, 1)},
+        _attention_arrays,
     ),
     "mean": Operator((1, 1), _mean),
     "gather": Operator((1, 1), _gather, arrays=_gather_arrays),

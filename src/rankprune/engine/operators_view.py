@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from .graph import Graph, Node, Unsupported, Weight
-from .refs import IMAGES, Ref, settle, whole
+from .refs import IMAGES, Ref, pick, settle, whole
 
 
 def _moved(change: Callable[..., np.ndarray]) -> Callable[..., Ref]:
@@ -42,6 +42,25 @@ def _squeeze(v: np.ndarray, dim: Any = None) -> np.ndarray:
 def _expand(v: np.ndarray, size: Any, **_: Any) -> np.ndarray:
     extra = len(size) - v.ndim
     return np.broadcast_to(v, [n if n != -1 else v.shape[i - extra] for i, n in enumerate(size)])
+
+
+def _roll(v: np.ndarray, shifts: Any, dims: Any = ()) -> np.ndarray:
+    shifts, dims = (list(n) if isinstance(n, (list, tuple)) else [n] for n in (shifts, dims))
+    return np.roll(v, shifts, dims) if dims else np.roll(v.reshape(-1), shifts[0]).reshape(v.shape)
+
+
+def _repeat_interleave(v: np.ndarray, times: Any, dim: int | None = None, **_: Any) -> np.ndarray:
+    if not isinstance(times, int):
+        raise Unsupported("a number of repeats for each entry")
+    return v.repeat(times, dim)
+
+
+def _pixel_shuffle(v: np.ndarray, factor: int) -> np.ndarray:
+    *lead, channels, height, width = v.shape
+    split = v.reshape(*lead, channels // factor**2, factor, factor, height, width)
+    at = len(lead)
+    order = [*range(at), at, at + 3, at + 1, at + 4, at + 2]
+    return split.transpose(order).reshape(*lead, channels // factor**2, height * factor, width * factor)
 
 
 def _parts(cut: Callable[..., list[np.ndarray]]) -> Callable[..., list[Ref]]:
@@ -81,36 +100,47 @@ def cat(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
         return whole(graph, output, axis)
     if len(refs) > 1:
         raise Unsupported("a concatenation of several computed tensors with constants")
-    index, constant = [], []
+    index: list[np.ndarray] = []
+    fixed: list[np.ndarray] = []
+    count = 0
     for part in parts:
         if isinstance(part, Ref):
             index.append(part.local())
-            constant.append(np.zeros(part.local().shape, np.float32))
-        else:
-            both = part.detach().numpy() if isinstance(part, Tensor) else np.asarray(part)
-            if both.shape[axis] != IMAGES or not np.array_equal(both.take(0, axis), both.take(1, axis)):
-                raise Unsupported("a constant that differs between images")
-            index.append(np.full(both.take(0, axis).shape, -1))
-            constant.append(both.take(0, axis).astype(np.float32))
-    joined = np.ascontiguousarray(np.concatenate(index, local), np.int32)
-    output = graph.value(joined.shape)
-    arrays = {"index": joined, "constant": np.concatenate(constant, local)}
-    graph.nodes.append(Node("gather", [refs[0].value], output, arrays=arrays))
-    return whole(graph, output, axis)
+            continue
+        both = part.detach().float().numpy() if isinstance(part, Tensor) else np.asarray(part, np.float32)
+        if both.shape[axis] != IMAGES or not np.array_equal(both.take(0, axis), both.take(1, axis)):
+            raise Unsupported("a constant that differs between images")
+        one = both.take(0, axis)
+        index.append(-1 - count - np.arange(one.size).reshape(one.shape))
+        fixed.append(one.reshape(-1))
+        count += one.size
+    return whole(graph, pick(graph, refs[0].value, np.concatenate(index, local), np.concatenate(fixed)), axis)
+
+
+def stack(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
+    """A concatenation along a new axis."""
+    ndim = next(p.view.ndim for p in parts if isinstance(p, Ref))
+    dim %= ndim + 1
+    wider = [
+        Ref(p.value, np.expand_dims(p.view, dim), p.count) if isinstance(p, Ref) else p.unsqueeze(dim) for p in parts
+    ]
+    return cat(graph, wider, dim)
 
 
 def pad(graph: Graph, x: Ref, widths: list[int], mode: str = "constant", value: float | None = None) -> Ref:
-    """Constants around a tensor; `widths` begin with the last axis, two each, and cut off where negative."""
+    """`widths` begin with the last axis, two each, and cut off where negative."""
+    modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     axis, view = x.batch_axis(), x.local()
     pairs = [(0, 0)] * (x.view.ndim - len(widths) // 2) + list(zip(widths[-2::-2], widths[-1::-2]))
-    if mode != "constant" or pairs.pop(axis) != (0, 0):
-        raise Unsupported("padding that is not constant, or of the batch")
+    if mode not in modes or pairs.pop(axis) != (0, 0):
+        raise Unsupported("padding of the batch")
     inner = view[tuple(slice(max(0, -a), n - max(0, -b)) for (a, b), n in zip(pairs, view.shape))]
-    index = np.pad(inner, [(max(0, a), max(0, b)) for a, b in pairs], constant_values=-1)
-    output = graph.value(index.shape)
-    arrays = {"index": np.ascontiguousarray(index, np.int32), "constant": np.full(index.shape, value or 0, np.float32)}
-    graph.nodes.append(Node("gather", [x.value], output, arrays=arrays))
-    return whole(graph, output, axis)
+    around = [(max(0, a), max(0, b)) for a, b in pairs]
+    if mode != "constant":
+        index = np.pad(inner, around, mode=modes[mode])  # type: ignore[call-overload]
+        return whole(graph, pick(graph, x.value, index), axis)
+    index = np.pad(inner, around, constant_values=-1)
+    return whole(graph, pick(graph, x.value, index, np.array([value or 0.0], np.float32)), axis)
 
 
 def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Ref:
@@ -154,6 +184,16 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "squeeze": _moved(_squeeze),
     "unsqueeze": _moved(lambda v, dim: np.expand_dims(v, dim)),
     "expand": _moved(_expand),
+    "expand_as": _moved(lambda v, other: np.broadcast_to(v, (other.view if isinstance(other, Ref) else other).shape)),
+    "view_as": _moved(lambda v, other: v.reshape((other.view if isinstance(other, Ref) else other).shape)),
+    "roll": _moved(_roll),
+    "flip": _moved(lambda v, dims: np.flip(v, dims)),
+    "movedim": _moved(lambda v, a, b: np.moveaxis(v, a, b)),
+    "repeat": _moved(lambda v, times: np.tile(v, times)),
+    "repeat_interleave": _moved(_repeat_interleave),
+    "index_select": _moved(lambda v, dim, index: v.take(index.numpy(), dim)),
+    "pixel_shuffle": _moved(_pixel_shuffle),
+    "stack": stack,
     "unbind": _parts(_unbind),
     "split": _parts(_split),
     "split_with_sizes": _parts(_split),

@@ -25,7 +25,7 @@ from .packing import Choice
 from .schema import shorten
 
 MAGIC = b"RPENGINE"
-VERSION = 2
+VERSION = 3
 _HEAD = struct.Struct("<8sIQ32s")
 _ALIGN = 64
 _DIMENSIONS = 8

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from . import strided
 from .graph import Graph, Node, Unsupported
+from .native import LANES
 
 IMAGES = 2
 
@@ -85,6 +87,31 @@ def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: i
     return whole(graph, output, axis)
 
 
+def image_pixels(graph: Graph, ref: Ref) -> np.ndarray | None:
+    """Which pixel of an image stands where in a view of it with its channels last, if working on the image as it lies
+    wastes hardly more lanes than tokens would; None otherwise."""
+    shape = graph.shapes[ref.value]
+    local = ref.local()
+    if len(shape) != 3 or local.ndim < 2 or local.size != ref.count or local.shape[-1] != shape[0]:
+        return None
+    rows, width = shape[1:]
+    lanes = rows * (-(-width // LANES) * LANES)
+    if lanes > 1.05 * (-(-rows * width // LANES) * LANES):
+        return None
+    pixels = local[..., 0]
+    steps = np.arange(shape[0]) * (rows * width)
+    if pixels.max() >= rows * width or (local != pixels[..., None] + steps).any():
+        return None
+    return pixels if np.unique(pixels).size == pixels.size else None
+
+
+def channels_last(made: Ref, pixels: np.ndarray, axis: int, shown: tuple[int, ...]) -> Ref:
+    """An image seen as `image_pixels` says, in a shape with the batch on (or in) an axis."""
+    steps = made.view.reshape(IMAGES, -1, pixels.size)[:, :, 0]  # [image, channel]
+    view = pixels[None, ..., None] + steps.reshape(IMAGES, *[1] * pixels.ndim, -1)
+    return Ref(made.value, np.moveaxis(view, 0, axis).reshape(shown), made.count)
+
+
 def settle(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None) -> int:
     """A value that holds one image's view in order (in `shape`), made by a gather unless it is there already."""
     local = ref.local()
@@ -98,10 +125,26 @@ def settled(graph: Graph, ref: Ref) -> Ref:
     return Ref(made.value, made.view.reshape(ref.view.shape), made.count)
 
 
-def pick(graph: Graph, value: int, index: np.ndarray) -> int:
-    """A value of the numbers `index` of another one, or that one if they are all its numbers in order."""
-    if graph.shapes[value] == index.shape and (index.reshape(-1) == np.arange(index.size)).all():
+def pick(graph: Graph, value: int, index: np.ndarray, constant: np.ndarray | None = None) -> int:
+    """A value of the numbers `index` of another one, or that one if they are all its numbers in order.
+
+    An index below 0 is one of the constant's numbers, from -1 on downwards.
+    """
+    flat = index.reshape(-1)
+    if constant is None and graph.shapes[value] == index.shape and (flat == np.arange(flat.size)).all():
         return value
     output = graph.value(index.shape)
-    graph.nodes.append(Node("gather", [value], output, arrays={"index": np.asarray(index, np.int32)}))
+    graph.nodes.append(Node("gather", [value], output, arrays=_gather(flat, index.shape, constant)))
     return output
+
+
+def _gather(index: np.ndarray, shape: tuple[int, ...], constant: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Few loops where the index is regular, the index itself where not."""
+    fixed = {} if constant is None else {"constant": np.ascontiguousarray(constant, np.float32).reshape(-1)}
+    places, known = np.arange(index.size), index >= 0
+    try:
+        rows = strided.to_array(strided.describe(index[known], places[known]))
+        rest = strided.to_array(strided.describe(-1 - index[~known], places[~known]))
+    except strided.Irregular:
+        return {"index": np.asarray(index.reshape(shape), np.int32), **fixed}
+    return {"nests": rows, **({"constant_nests": rest, **fixed} if fixed else {})}

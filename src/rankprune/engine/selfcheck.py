@@ -94,17 +94,8 @@ def _image_net(rng: np.random.Generator, rows: int) -> Graph:
 def _token_net(rng: np.random.Generator) -> Graph:
     graph = Graph([(11, 12), (11, 36), (11, 12), (11, 12), (11, 12)], [], [0], [4])
     one = np.ones(12, np.float32)
-    heads = {
-        "q_at": 0,
-        "k_at": 12,
-        "v_at": 24,
-        "q_head": 6,
-        "k_head": 6,
-        "v_head": 6,
-        "heads": 2,
-        "dim": 6,
-        "value_dim": 6,
-    }
+    heads = {name: [0, at, 0, 0, 0, 6, 1, 0, 0, 1] for name, at in (("q", 0), ("k", 12), ("v", 24))}
+    scale = {"scale": np.full((1, 1), 0.4, np.float32)}
     graph.nodes = [
         Node(
             "linear",
@@ -114,7 +105,7 @@ def _token_net(rng: np.random.Generator) -> Graph:
             weight=_sparse(rng, 36, 12),
             arrays={"bias": np.zeros(36, np.float32)},
         ),
-        Node("attention", [1, 1, 1], 2, attrs={**heads, "scale": 0.4}),
+        Node("attention", [1, 1, 1], 2, attrs={**heads, "sizes": [1, 2, 11, 11, 6, 6], "stacked": 0}, arrays=scale),
         Node("layernorm", [2], 3, attrs={"eps": 1e-5}, arrays={"weight": one, "bias": one}),
         Node("softmax", [3], 4),
     ]

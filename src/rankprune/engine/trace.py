@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from .attention import join_attention
 from .call import Call
 from .functional import functional, memory, writes
 from .inline import inline
@@ -72,7 +71,6 @@ def trace(module: nn.Module, call: Call) -> Traced:
         raise CannotFollow(
             f"torch.export cannot follow {type(module).__name__} with a free batch size: {reason(error)}"
         ) from error
-    join_attention(exported.graph)
     return _traced(exported, flat.result.spec)
 
 

@@ -18,7 +18,7 @@ static inline Vec exp(Vec x) {
     p = p * r + Vec::of(0.5f);
     p = p * r + Vec::of(1.f);
     p = p * r + Vec::of(1.f);
-    return keep_nan(x, p * power_of_two(n));
+    return select_negative(x + Vec::of(87.f), zero(), keep_nan(x, p * power_of_two(n)));
 }
 
 static inline Vec sigmoid(Vec x) { return Vec::of(1.f) / (Vec::of(1.f) + exp(zero() - x)); }

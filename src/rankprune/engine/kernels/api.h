@@ -13,6 +13,7 @@ constexpr int kLanes = 8;
 constexpr int64_t kPlaneChannels = 8;    // channels of a task that makes planes
 constexpr int64_t kLinearOutputs = 16;   // outputs of a task of a linear layer
 constexpr int64_t kGatherCount = 4096;   // elements of a task of a gather
+constexpr int64_t kTokens = 16;          // rows of a task of a product or of attention
 constexpr int64_t kBinaryRows = 512;     // rows of a task of a sum, a product or an activation
 
 struct View {
@@ -20,7 +21,7 @@ struct View {
 };
 
 enum Kind : int64_t { kConv, kPlanes, kPool, kWindow, kBinary, kNorm, kSoftmax, kAttention, kMean, kLinear, kGather,
-                      kBorder, kKinds };
+                      kBorder, kMove, kProduct, kKinds };
 enum Activation : int64_t { kNone, kRelu, kRelu6, kHardswish, kGelu, kSigmoid, kSilu, kHardsigmoid, kGeluTanh, kTanh,
                             kLeakyRelu, kElu, kMish, kSoftplus, kClamp, kExp, kSqrt, kAbs, kActivations };
 // Of a result. first and second: slope (leaky ReLU), a and b of a (exp(b x) - 1) (ELU, CELU), beta and threshold
@@ -86,20 +87,35 @@ struct Binary {  // out = activation(a op b)
 
 struct Norm {  // LayerNorm over channels
     View in, out;
-    int64_t channels, rows;
+    int64_t slabs, channels, rows;
     const float *weight, *bias;
     double eps;
 };
 
 struct Softmax {
     View in, out;
-    int64_t channels, rows, flat;  // flat > 0: over that many floats of one vector
+    int64_t channels, rows, groups, flat;  // over the channels of each group; flat > 0: over so many floats of a vector
 };
 
-struct Attention {  // q, k, v are [channel][token]; heads lie one after the other in the channels
-    View q, k, v, out;
-    int64_t heads, dim, value_dim, tokens, keys, q_head, k_head, v_head, out_head;  // *_head: channels between heads
+// One operand of a product of matrices, for each group and head: [row][depth], in floats.
+struct Operand {
+    int64_t at, group, head, row, depth;
+};
+
+// out[column][row] = scale * sum over depth of a[row][depth] b[column][depth]; rows of a lie together, as those of out.
+struct Product {
+    Operand a, b, out;  // out: depth is the stride of its columns
+    int64_t groups, heads, rows, columns, depth;
     double scale;
+};
+
+// softmax(scale q k' + bias) v for each group (a window, say) and head; tokens of q and of out lie together.
+struct Attention {
+    Operand q, k, v, out;         // rows: tokens, keys, keys, tokens
+    Operand bias;                 // row: 0 or 1, the stride of tokens; depth: that of keys. at < 0: none
+    int64_t groups, heads, dim, value_dim, tokens, keys;
+    int64_t scale_group, scale_head;
+    const float *scale, *constant;  // scales; the bias if it is not in the arena
 };
 
 struct Mean {  // over all pixels of a channel
@@ -115,11 +131,27 @@ struct Linear {  // of one vector
     const int64_t* starts;
 };
 
-enum Move : int64_t { kFloats, kRows, kIntoLanes, kOutOfLanes };
+enum How : int64_t { kFloats, kRows, kIntoLanes, kOutOfLanes };
 struct Gather {  // out[to[i]] = in[from[i]], or 0 where from < 0
     int64_t at, out, count, move;   // floats; whole rows; or image after image into lanes, and back
     const int32_t *from, *to;
     const float* constant;          // the source instead of the arena
+};
+
+enum Inner : int64_t { kCopy, kTranspose, kScalar };
+constexpr int64_t kAxes = 8;  // loops of a nest
+struct Nest {                 // floats source + sum i * from go to target + sum i * to, for all i below the sizes
+    int64_t first;            // task; the first of the next nest ends its own
+    int64_t inner;            // how the last two loops run: rows of floats that lie together on both sides; blocks of
+                              // 8 x 8, turned (the loop before the last reads, the last writes neighbours); one by one
+    int64_t chunk;            // of the outer loops, counted as one, in a task
+    int64_t source, target;
+    struct { int64_t size, from, to; } axis[kAxes];
+};
+struct Move {
+    int64_t at, out, count;   // floats; nests
+    const Nest* nests;
+    const float* constant;    // the source instead of the arena
 };
 
 struct Border {  // zeroes the frame around the images of a padded value

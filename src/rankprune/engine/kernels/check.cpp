@@ -203,47 +203,74 @@ struct Checker {
     }
 
     void norm(const Norm& p, int64_t given) {
-        counts({p.channels, p.rows});
+        counts({p.slabs, p.channels, p.rows});
         if (wrong) return;
-        tasks(p.rows, given);
-        view(p.in, 1, p.channels, Wide(p.rows) * kLanes);
-        view(p.out, 1, p.channels, Wide(p.rows) * kLanes);
+        tasks(Wide(p.slabs) * parts(p.rows, 2), given);
+        view(p.in, p.slabs, p.channels, Wide(p.rows) * kLanes);
+        view(p.out, p.slabs, p.channels, Wide(p.rows) * kLanes);
         array(p.weight, p.channels);
         array(p.bias, p.channels);
     }
 
     void softmax(const Softmax& p, int64_t given) {
-        counts({p.channels, p.rows});
+        counts({p.channels, p.rows, p.groups});
         need(p.flat >= 0, "a negative extent");
         if (wrong) return;
-        tasks(p.flat ? 1 : p.rows, given);
+        tasks(p.flat ? Wide(1) : Wide(p.rows) * p.groups, given);
+        Wide channels = Wide(p.channels) * p.groups;
+        need(at_most(channels, kFar), "too many channels");
+        if (wrong) return;
         if (p.flat) {
             span(p.in.at, p.flat, false);
             span(p.out.at, p.flat, false);
         } else {
-            view(p.in, 1, p.channels, Wide(p.rows) * kLanes);
-            view(p.out, 1, p.channels, Wide(p.rows) * kLanes);
+            view(p.in, 1, channels.value, Wide(p.rows) * kLanes);
+            view(p.out, 1, channels.value, Wide(p.rows) * kLanes);
         }
     }
 
-    // Heads of `dim` channels each, `head` channels apart, of so many floats.
-    void heads(const View& v, int64_t heads, int64_t head, int64_t dim, Wide floats, bool aligned) {
-        need(between(0, head, kFar), "heads that are too far apart");
-        Wide last = Wide(heads - 1) * head + dim;
-        need(at_most(last, kFar), "heads that are too far apart");
-        if (!wrong) view({v.at, 0, v.chan}, 1, last.value, floats, aligned);
+    // The last float of an operand, relative to its beginning.
+    Wide reach(const Operand& o, int64_t groups, int64_t heads, int64_t rows, int64_t depth) {
+        for (int64_t stride : {o.group, o.head, o.row, o.depth}) need(between(0, stride, kFar), "a stride that is too large");
+        return Wide(groups - 1) * o.group + Wide(heads - 1) * o.head + Wide(rows - 1) * o.row + Wide(depth - 1) * o.depth;
+    }
+
+    // Rows that are read in whole vectors: up to 7 floats behind the last one.
+    int64_t in_lanes(int64_t rows) { return parts(rows, kLanes) * kLanes; }
+
+    void product(const Product& p, int64_t given) {
+        counts({p.groups, p.heads, p.rows, p.columns, p.depth});
+        if (wrong) return;
+        tasks(Wide(p.groups) * p.heads * parts(p.rows, kTokens), given);
+        need(p.a.row == 1 && p.out.row == 1, "rows that do not lie together");
+        span(p.a.at, reach(p.a, p.groups, p.heads, in_lanes(p.rows), p.depth) + 1, false);
+        span(p.b.at, reach(p.b, p.groups, p.heads, p.columns, p.depth) + 1, false);
+        span(p.out.at, reach(p.out, p.groups, p.heads, p.rows, p.columns) + 1, false);
+        scratch(Wide(kTokens) * p.columns);
     }
 
     void attention(const Attention& p, int64_t given) {
-        counts({p.heads, p.dim, p.value_dim, p.tokens, p.keys});
+        counts({p.groups, p.heads, p.dim, p.value_dim, p.tokens, p.keys});
         if (wrong) return;
-        int64_t rows = parts(p.tokens, kLanes);
-        tasks(Wide(p.heads) * parts(rows, 2), given);
-        heads(p.q, p.heads, p.q_head, p.dim, Wide(rows) * kLanes, true);
-        heads(p.k, p.heads, p.k_head, p.dim, p.keys, false);
-        heads(p.v, p.heads, p.v_head, p.value_dim, p.keys, false);
-        heads(p.out, p.heads, p.out_head, p.value_dim, Wide(rows) * kLanes, true);
-        scratch(Wide(2) * kLanes * p.keys);
+        tasks(Wide(p.groups) * p.heads * parts(p.tokens, kTokens), given);
+        need(p.q.row == 1 && p.out.row == 1, "tokens that do not lie together");
+        span(p.q.at, reach(p.q, p.groups, p.heads, in_lanes(p.tokens), p.dim) + 1, false);
+        span(p.k.at, reach(p.k, p.groups, p.heads, p.keys, p.dim) + 1, false);
+        span(p.v.at, reach(p.v, p.groups, p.heads, p.keys, p.value_dim) + 1, false);
+        span(p.out.at, reach(p.out, p.groups, p.heads, p.tokens, p.value_dim) + 1, false);
+        need(between(0, p.scale_group, kFar) && between(0, p.scale_head, kFar), "a stride that is too large");
+        array(p.scale, Wide(p.groups - 1) * p.scale_group + Wide(p.heads - 1) * p.scale_head + 1);
+        if (p.bias.at >= 0) {
+            need(p.bias.row == 0 || p.bias.row == 1, "tokens of a bias that do not lie together");
+            Wide size = reach(p.bias, p.groups, p.heads, in_lanes(p.tokens), p.keys) + 1;
+            if (p.constant) {
+                need(p.bias.at <= kFar, "a bias that is too far away");
+                array(p.constant, size + p.bias.at);
+            } else {
+                span(p.bias.at, size, false);
+            }
+        }
+        scratch(Wide(kTokens) * (Wide(p.keys) + p.value_dim));
     }
 
     void mean(const Mean& p, int64_t given) {
@@ -303,6 +330,42 @@ struct Checker {
         span(p.out, Wide(to) + (p.move == kOutOfLanes ? images : row), false);
     }
 
+    // Every nest stays within the source and the arena, and its tasks are those of its outer loops.
+    void move(const Move& p, int64_t given) {
+        need(between(1, p.count, kFar) && p.at >= 0 && p.out >= 0, "an unknown move");
+        if (wrong || !array(p.nests, p.count)) return;
+        int64_t next = 0;
+        for (int64_t i = 0; i < p.count && !wrong; i++) {
+            const Nest& n = p.nests[i];
+            need(n.first == next && between(1, n.chunk, kFar), "tasks that do not follow one another");
+            need(between(kCopy, n.inner, kScalar), "an unknown inner loop");
+            Wide total = 1, from[2] = {n.source, n.source}, to[2] = {n.target, n.target};  // least and largest
+            for (int64_t a = 0; a < kAxes && !wrong; a++) {
+                const auto& axis = n.axis[a];
+                counts({axis.size});
+                need(between(-kFar, axis.from, kFar) && between(-kFar, axis.to, kFar), "a stride that is too large");
+                if (wrong) return;
+                if (a < kAxes - 2) total = total * axis.size;
+                from[axis.from > 0] = from[axis.from > 0] + Wide(axis.size - 1) * axis.from;
+                to[axis.to > 0] = to[axis.to > 0] + Wide(axis.size - 1) * axis.to;
+            }
+            const auto &before = n.axis[kAxes - 2], &last = n.axis[kAxes - 1];
+            need(n.inner != kCopy || (last.from == 1 && last.to == 1), "rows that do not lie together");
+            need(n.inner != kTranspose || (before.from == 1 && last.to == 1), "blocks that do not lie together");
+            need(!total.over && !from[0].over && from[0].value >= 0 && !to[0].over && to[0].value >= 0,
+                 "a move from before the beginning");
+            if (wrong) return;
+            if (p.constant)
+                array(p.constant, from[1] + 1);
+            else
+                span(p.at, from[1] + 1, false);
+            span(p.out, to[1] + 1, false);
+            next += parts(total.value, n.chunk);
+            need(next <= kFar, "too many tasks");
+        }
+        tasks(next, given);
+    }
+
     void border(const Border& p, int64_t given) {
         counts({p.slabs, p.channels, p.rows});
         for (int64_t n : {p.top, p.bottom, p.left, p.right}) need(between(0, n, kFar), "a frame that is not a count");
@@ -330,6 +393,8 @@ const char* check(int64_t kind, const void* params, int64_t tasks, const Room& r
         case kLinear: c.linear(*static_cast<const Linear*>(params), tasks); break;
         case kGather: c.gather(*static_cast<const Gather*>(params), tasks); break;
         case kBorder: c.border(*static_cast<const Border*>(params), tasks); break;
+        case kProduct: c.product(*static_cast<const Product*>(params), tasks); break;
+        case kMove: c.move(*static_cast<const Move*>(params), tasks); break;
         default: return "an operator that is not checked";
     }
     return c.wrong;

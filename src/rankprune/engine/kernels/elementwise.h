@@ -35,25 +35,39 @@ static void run_binary(const void* params, int64_t task, float* arena, float*) {
     }
 }
 
+// R rows of 8 pixels or tokens at once: two are the lines of a cache.
+template <int R>
+static void norm_rows(const Norm& p, const float* in, float* out) {
+    Vec mean[R], variance[R], scale = Vec::of(1.f / float(p.channels));
+    for (int r = 0; r < R; r++) mean[r] = variance[r] = zero();
+    for (int64_t c = 0; c < p.channels; c++)
+        for (int r = 0; r < R; r++) mean[r] = mean[r] + Vec::load(in + c * p.in.chan + r * kLanes);
+    for (int r = 0; r < R; r++) mean[r] = mean[r] * scale;
+    for (int64_t c = 0; c < p.channels; c++)
+        for (int r = 0; r < R; r++) {
+            Vec d = Vec::load(in + c * p.in.chan + r * kLanes) - mean[r];
+            variance[r].fma(d, d);
+        }
+    for (int r = 0; r < R; r++)
+        variance[r] = Vec::of(1.f) / square_root(variance[r] * scale + Vec::of(float(p.eps)));
+    for (int64_t c = 0; c < p.channels; c++) {
+        Vec w = Vec::of(p.weight[c]), b = Vec::of(p.bias[c]);
+        for (int r = 0; r < R; r++) {
+            Vec d = (Vec::load(in + c * p.in.chan + r * kLanes) - mean[r]) * variance[r];
+            (d * w + b).store(out + c * p.out.chan + r * kLanes);
+        }
+    }
+}
+
 static void run_norm(const void* params, int64_t task, float* arena, float*) {
     const Norm& p = *static_cast<const Norm*>(params);
-    const float* in = arena + p.in.at + task * kLanes;
-    float* out = arena + p.out.at + task * kLanes;
-    Vec mean = zero(), variance = zero(), scale = Vec::of(1.f / float(p.channels));
-    for (int64_t c = 0; c < p.channels; c++) mean = mean + Vec::load(in + c * p.in.chan);
-    mean = mean * scale;
-    for (int64_t c = 0; c < p.channels; c++) {
-        Vec d = Vec::load(in + c * p.in.chan) - mean;
-        variance.fma(d, d);
-    }
-    alignas(32) float s[kLanes];
-    (variance * scale + Vec::of(float(p.eps))).store(s);
-    for (float& x : s) x = 1.f / std::sqrt(x);
-    Vec inverse = Vec::load(s);
-    for (int64_t c = 0; c < p.channels; c++) {
-        Vec d = (Vec::load(in + c * p.in.chan) - mean) * inverse;
-        (d * Vec::of(p.weight[c]) + Vec::of(p.bias[c])).store(out + c * p.out.chan);
-    }
+    int64_t pairs = (p.rows + 1) / 2, slab = task / pairs, row = task % pairs * 2;
+    const float* in = arena + p.in.at + slab * p.in.slab + row * kLanes;
+    float* out = arena + p.out.at + slab * p.out.slab + row * kLanes;
+    if (row + 2 <= p.rows)
+        norm_rows<2>(p, in, out);
+    else
+        norm_rows<1>(p, in, out);
 }
 
 static void softmax_column(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count) {
@@ -72,8 +86,9 @@ static void softmax_column(const float* in, int64_t in_step, float* out, int64_t
 static void run_softmax(const void* params, int64_t task, float* arena, float*) {
     const Softmax& p = *static_cast<const Softmax*>(params);
     if (!p.flat) {
-        softmax_column(arena + p.in.at + task * kLanes, p.in.chan, arena + p.out.at + task * kLanes, p.out.chan,
-                       p.channels);
+        int64_t first = task / p.rows * p.channels, row = task % p.rows * kLanes;
+        softmax_column(arena + p.in.at + first * p.in.chan + row, p.in.chan, arena + p.out.at + first * p.out.chan + row,
+                       p.out.chan, p.channels);
         return;
     }
     const float* in = arena + p.in.at;

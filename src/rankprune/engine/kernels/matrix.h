@@ -44,7 +44,7 @@ static inline void panel(const float* a, int64_t a_row, int64_t a_step, const fl
     RP_UNROLL for (int i = 0; i < K * R; i++) s[i] = zero();
     for (int64_t t = 0; t < count; t++) {
         Vec x[R];
-        RP_UNROLL for (int r = 0; r < R; r++) x[r] = Vec::load(b + t * b_step + r * kLanes);
+        RP_UNROLL for (int r = 0; r < R; r++) x[r] = Vec::loadu(b + t * b_step + r * kLanes);
         RP_UNROLL for (int i = 0; i < K; i++) {
             Vec v = Vec::of(a[i * a_row + t * a_step]);
             RP_UNROLL for (int r = 0; r < R; r++) s[i * R + r].fma(v, x[r]);
@@ -65,25 +65,70 @@ static inline void product(const float* a, int64_t a_row, int64_t a_step, int64_
         panel<1, R>(a + i * a_row, a_row, a_step, b, b_step, count, scale, out + i * out_step, out_step);
 }
 
+// Where the rows of a group and head begin, from row `first` on.
+static inline int64_t place(const Operand& o, int64_t group, int64_t head, int64_t first) {
+    return o.at + group * o.group + head * o.head + first * o.row;
+}
+
+// Columns of `valid` floats from rows of R * 8 in the scratch.
 template <int R>
-static void attend(const Attention& p, int64_t head, int64_t row, float* arena, float* scratch) {
-    const float* q = arena + p.q.at + head * p.q_head * p.q.chan + row * kLanes;
-    const float* k = arena + p.k.at + head * p.k_head * p.k.chan;
-    const float* v = arena + p.v.at + head * p.v_head * p.v.chan;
-    float* out = arena + p.out.at + head * p.out_head * p.out.chan + row * kLanes;
-    product<R>(k, 1, p.k.chan, p.keys, q, p.q.chan, p.dim, float(p.scale), scratch, R * kLanes);
-    for (int r = 0; r < R; r++)
-        softmax_column(scratch + r * kLanes, R * kLanes, scratch + r * kLanes, R * kLanes, p.keys);
-    product<R>(v, p.v.chan, 1, p.value_dim, scratch, R * kLanes, p.keys, 1.f, out, p.out.chan);
+static inline void put_columns(const float* from, int64_t columns, int64_t valid, float* out, int64_t out_step) {
+    for (int64_t c = 0; c < columns; c++, from += R * kLanes, out += out_step)
+        if (valid == R * kLanes)
+            for (int r = 0; r < R; r++) Vec::load(from + r * kLanes).storeu(out + r * kLanes);
+        else
+            memcpy(out, from, sizeof(float) * size_t(valid));
+}
+
+template <int R>
+static void multiply(const Product& p, int64_t group, int64_t head, int64_t row, float* arena, float* scratch) {
+    product<R>(arena + place(p.b, group, head, 0), p.b.row, p.b.depth, p.columns, arena + place(p.a, group, head, row),
+               p.a.depth, p.depth, float(p.scale), scratch, R * kLanes);
+    put_columns<R>(scratch, p.columns, least(p.rows - row, R * kLanes), arena + place(p.out, group, head, row),
+                   p.out.depth);
+}
+
+static void run_product(const void* params, int64_t task, float* arena, float* scratch) {
+    const Product& p = *static_cast<const Product*>(params);
+    int64_t parts = (p.rows + kTokens - 1) / kTokens, row = task % parts * kTokens, head = task / parts % p.heads;
+    int64_t group = task / parts / p.heads;
+    if (p.rows - row > kLanes)
+        multiply<2>(p, group, head, row, arena, scratch);
+    else
+        multiply<1>(p, group, head, row, arena, scratch);
+}
+
+template <int R>
+static void attend(const Attention& p, int64_t group, int64_t head, int64_t token, float* arena, float* scratch) {
+    constexpr int64_t kStep = R * kLanes;
+    float scale = p.scale[group * p.scale_group + head * p.scale_head];
+    product<R>(arena + place(p.k, group, head, 0), p.k.row, p.k.depth, p.keys, arena + place(p.q, group, head, token),
+               p.q.depth, p.dim, scale, scratch, kStep);
+    if (p.bias.at >= 0) {
+        const float* bias = (p.constant ? p.constant : arena) + place(p.bias, group, head, token);
+        for (int64_t key = 0; key < p.keys; key++)
+            for (int r = 0; r < R; r++) {
+                float* s = scratch + key * kStep + r * kLanes;
+                const float* b = bias + key * p.bias.depth;
+                (Vec::load(s) + (p.bias.row ? Vec::loadu(b + r * kLanes) : Vec::of(*b))).store(s);
+            }
+    }
+    for (int r = 0; r < R; r++) softmax_column(scratch + r * kLanes, kStep, scratch + r * kLanes, kStep, p.keys);
+    float* made = scratch + p.keys * kStep;
+    product<R>(arena + place(p.v, group, head, 0), p.v.depth, p.v.row, p.value_dim, scratch, kStep, p.keys, 1.f, made,
+               kStep);
+    put_columns<R>(made, p.value_dim, least(p.tokens - token, kStep), arena + place(p.out, group, head, token),
+                   p.out.depth);
 }
 
 static void run_attention(const void* params, int64_t task, float* arena, float* scratch) {
     const Attention& p = *static_cast<const Attention*>(params);
-    int64_t rows = (p.tokens + 7) / 8, pairs = (rows + 1) / 2, head = task / pairs, row = task % pairs * 2;
-    if (row + 2 <= rows)
-        attend<2>(p, head, row, arena, scratch);
+    int64_t parts = (p.tokens + kTokens - 1) / kTokens, token = task % parts * kTokens;
+    int64_t head = task / parts % p.heads, group = task / parts / p.heads;
+    if (p.tokens - token > kLanes)
+        attend<2>(p, group, head, token, arena, scratch);
     else
-        attend<1>(p, head, row, arena, scratch);
+        attend<1>(p, group, head, token, arena, scratch);
 }
 
 }  // namespace

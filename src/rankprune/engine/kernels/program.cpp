@@ -51,7 +51,8 @@ struct Operator {
 int64_t size_of(int64_t kind) {
     static const size_t kSizes[kKinds] = {sizeof(Conv), sizeof(Planes), sizeof(Pool), sizeof(Window), sizeof(Binary),
                                           sizeof(Norm), sizeof(Softmax), sizeof(Attention), sizeof(Mean),
-                                          sizeof(Linear), sizeof(Gather), sizeof(Border)};
+                                          sizeof(Linear), sizeof(Gather), sizeof(Border), sizeof(Move),
+                                          sizeof(Product)};
     return kind < 0 || kind >= kKinds ? 0 : int64_t(kSizes[kind]);
 }
 
@@ -108,7 +109,7 @@ struct rp_program {
     }
 };
 
-int rp_version() { return 5; }
+int rp_version() { return 6; }
 
 int64_t rp_params_size(int64_t kind) { return size_of(kind); }
 

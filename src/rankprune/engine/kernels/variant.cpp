@@ -2,6 +2,7 @@
 // Nothing here may instantiate code that other files share: the linker could keep this file's copy of it.
 #include "conv.h"
 #include "matrix.h"
+#include "move.h"
 #include "planes.h"
 #include "table.h"
 
@@ -31,7 +32,7 @@ extern const Table RP_JOIN(table_, RP_VARIANT);
 const Table RP_JOIN(table_, RP_VARIANT) = {
     RP_STRING(RP_VARIANT),
     {run_conv, run_planes, run_pool, run_window, run_binary, run_norm, run_softmax, run_attention, run_mean, run_linear,
-     run_gather, run_border},
+     run_gather, run_border, run_move, run_product},
     peak_loop,
 };
 

@@ -37,6 +37,23 @@ template <int S>
 static inline Vec across(Vec a, Vec b) {  // lanes S .. S+7 of a followed by b
     return {__builtin_shufflevector(a.v, b.v, S, S + 1, S + 2, S + 3, S + 4, S + 5, S + 6, S + 7)};
 }
+// Lane i of row j becomes lane j of row i.
+static inline void transpose(Vec r[8]) {
+    F8 a[8], b[8];
+    RP_UNROLL for (int i = 0; i < 8; i += 2) {
+        a[i] = __builtin_shufflevector(r[i].v, r[i + 1].v, 0, 8, 2, 10, 4, 12, 6, 14);
+        a[i + 1] = __builtin_shufflevector(r[i].v, r[i + 1].v, 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+    RP_UNROLL for (int i = 0; i < 8; i += 4)
+        RP_UNROLL for (int j = 0; j < 2; j++) {
+            b[i + j] = __builtin_shufflevector(a[i + j], a[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+            b[i + j + 2] = __builtin_shufflevector(a[i + j], a[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+        }
+    RP_UNROLL for (int j = 0; j < 4; j++) {
+        r[j].v = __builtin_shufflevector(b[j], b[j + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+        r[j + 4].v = __builtin_shufflevector(b[j], b[j + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+}
 #else
 typedef float F4 __attribute__((vector_size(16)));
 typedef int32_t I4 __attribute__((vector_size(16)));
@@ -75,6 +92,24 @@ static inline Vec across(Vec a, Vec b) {  // lanes S .. S+7 of a followed by b
     F4 from = S < 4 ? a.lo : a.hi, middle = S < 4 ? a.hi : b.lo, to = S < 4 ? b.lo : b.hi;
     return {__builtin_shufflevector(from, middle, R, R + 1, R + 2, R + 3),
             __builtin_shufflevector(middle, to, R, R + 1, R + 2, R + 3)};
+}
+static inline void transpose_4(F4& a, F4& b, F4& c, F4& d) {
+    F4 p = __builtin_shufflevector(a, b, 0, 4, 2, 6), q = __builtin_shufflevector(a, b, 1, 5, 3, 7);
+    F4 r = __builtin_shufflevector(c, d, 0, 4, 2, 6), s = __builtin_shufflevector(c, d, 1, 5, 3, 7);
+    a = __builtin_shufflevector(p, r, 0, 1, 4, 5), b = __builtin_shufflevector(q, s, 0, 1, 4, 5);
+    c = __builtin_shufflevector(p, r, 2, 3, 6, 7), d = __builtin_shufflevector(q, s, 2, 3, 6, 7);
+}
+// Lane i of row j becomes lane j of row i.
+static inline void transpose(Vec r[8]) {
+    transpose_4(r[0].lo, r[1].lo, r[2].lo, r[3].lo);
+    transpose_4(r[4].hi, r[5].hi, r[6].hi, r[7].hi);
+    transpose_4(r[0].hi, r[1].hi, r[2].hi, r[3].hi);
+    transpose_4(r[4].lo, r[5].lo, r[6].lo, r[7].lo);
+    RP_UNROLL for (int j = 0; j < 4; j++) {
+        F4 t = r[j].hi;
+        r[j].hi = r[j + 4].lo;
+        r[j + 4].lo = t;
+    }
 }
 #endif
 
