@@ -114,4 +114,5 @@ def test_channels_last_layers_run_on_the_image_as_it_lies():
         module = Block()
         agree(module, 8, *size, batches=(1, 3, 8, 13))
         fast = rp.compile(module.eval(), torch.randn(1, 8, *size), tune=False)
-        assert [node.op for node in fast._graph.nodes].count("gather") == moves, size
+        natives = fast.program.natives
+        assert [node.op for node in natives[0].engine.graph.nodes].count("gather") == moves, size

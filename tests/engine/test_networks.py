@@ -205,7 +205,7 @@ def test_a_softmax_over_the_queries_is_not_attention():
     torch.manual_seed(0)
     fast = agree(pruned(Written(False, axis=-2), 0.6), (3, 16, 16))
     assert fast.islands == ()
-    assert [node.op for node in fast._graph.nodes if node.op in ("product", "attention")] == ["product", "product"]
+    assert [node.op for node in fast.program.natives[0].engine.graph.nodes if node.op in ("product", "attention")] == ["product", "product"]
 
 
 def test_a_dropout_that_is_forced_on_is_not_taken_out():
