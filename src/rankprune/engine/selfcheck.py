@@ -92,21 +92,20 @@ def _image_net(rng: np.random.Generator, rows: int) -> Graph:
 
 
 def _token_net(rng: np.random.Generator) -> Graph:
-    graph = Graph([(11, 12), (11, 36), (11, 12), (11, 12), (11, 12)], [], [0], [4])
+    shapes = [(11, 12), (11, 36), (11, 12), (11, 12), (11, 22), (11, 22), (11, 22)]
+    graph = Graph(shapes, [], [0], [6])
     one = np.ones(12, np.float32)
     heads = {name: [0, at, 0, 0, 0, 6, 1, 0, 0, 1] for name, at in (("q", 0), ("k", 12), ("v", 24))}
     scale = {"scale": np.full((1, 1), 0.4, np.float32)}
+    both = {name: [0, 0, 0, 0, 0, 6, 1, 0, 0, 1] for name in "ab"}
+    mixed = rng.permutation(11 * 22).reshape(11, 22).astype(np.int32)
+    zeros = {"bias": np.zeros(36, np.float32)}
     graph.nodes = [
-        Node(
-            "linear",
-            [0],
-            1,
-            attrs={"activation": "gelu"},
-            weight=_sparse(rng, 36, 12),
-            arrays={"bias": np.zeros(36, np.float32)},
-        ),
+        Node("linear", [0], 1, attrs={"activation": "gelu"}, weight=_sparse(rng, 36, 12), arrays=zeros),
         Node("attention", [1, 1, 1], 2, attrs={**heads, "sizes": [1, 2, 11, 11, 6, 6], "stacked": 0}, arrays=scale),
         Node("layernorm", [2], 3, attrs={"eps": 1e-5}, arrays={"weight": one, "bias": one}),
-        Node("softmax", [3], 4),
+        Node("product", [3, 3], 4, attrs={**both, "sizes": [1, 2, 11, 11, 6], "stacked": 0}),
+        Node("softmax", [4], 5, attrs={"groups": 2}),
+        Node("gather", [5], 6, arrays={"index": mixed}),
     ]
     return graph

@@ -112,7 +112,7 @@ struct Product {
 // softmax(scale q k' + bias) v for each group (a window, say) and head; tokens of q and of out lie together.
 struct Attention {
     Operand q, k, v, out;         // rows: tokens, keys, keys, tokens
-    Operand bias;                 // row: 0 or 1, the stride of tokens; depth: that of keys. at < 0: none
+    Operand bias;                 // row: 0 or 1, the stride of tokens; depth: that of keys. at -1: none
     int64_t groups, heads, dim, value_dim, tokens, keys;
     int64_t scale_group, scale_head;
     const float *scale, *constant;  // scales; the bias if it is not in the arena

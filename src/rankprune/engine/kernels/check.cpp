@@ -260,6 +260,7 @@ struct Checker {
         span(p.out.at, reach(p.out, p.groups, p.heads, p.tokens, p.value_dim) + 1, false);
         need(between(0, p.scale_group, kFar) && between(0, p.scale_head, kFar), "a stride that is too large");
         array(p.scale, Wide(p.groups - 1) * p.scale_group + Wide(p.heads - 1) * p.scale_head + 1);
+        need(p.bias.at >= -1, "a bias before the beginning of the arena");
         if (p.bias.at >= 0) {
             need(p.bias.row == 0 || p.bias.row == 1, "tokens of a bias that do not lie together");
             Wide size = reach(p.bias, p.groups, p.heads, in_lanes(p.tokens), p.keys) + 1;
