@@ -92,7 +92,7 @@ def _image_net(rng: np.random.Generator, rows: int) -> Graph:
 
 
 def _token_net(rng: np.random.Generator) -> Graph:
-    shapes = [(11, 12), (11, 36), (11, 12), (11, 12), (11, 22), (11, 22), (11, 22)]
+    shapes: list[tuple[int, ...]] = [(11, 12), (11, 36), (11, 12), (11, 12), (11, 22), (11, 22), (11, 22)]
     graph = Graph(shapes, [], [0], [6])
     one = np.ones(12, np.float32)
     heads = {name: [0, at, 0, 0, 0, 6, 1, 0, 0, 1] for name, at in (("q", 0), ("k", 12), ("v", 24))}
