@@ -143,10 +143,12 @@ def _damaged_plan(data: bytes, rng: random.Random) -> bytes:
 
 def sealed_plan(header: Any, rest: bytes) -> bytes:
     """A plan whose checksum is right, whatever it says."""
+    from rankprune.engine import planfile
+
     text = json.dumps(header).encode()
     body = text + b" " * (-(_PLAN.size + len(text)) % 64) + rest
     size = len(body) - len(rest)
-    return _PLAN.pack(b"RPENGINE", 2, size, hashlib.sha256(body).digest()) + body
+    return _PLAN.pack(b"RPENGINE", planfile.VERSION, size, hashlib.sha256(body).digest()) + body
 
 
 def _extreme_plan(rng: random.Random) -> bytes:
@@ -196,9 +198,9 @@ def _extreme_plan(rng: random.Random) -> bytes:
     else:
         heads, dim, tokens_in = some(64), some(64), some(1 << 14)
         shapes = [[tokens_in, heads * dim]] * 2
-        attrs = {"heads": heads, "dim": dim, "value_dim": dim, "scale": 0.1}
-        attrs |= {f"{x}_at": 0 for x in "qkv"} | {f"{x}_head": dim for x in "qkv"}
-    arrays = {}
+        attrs = {x: [0, 0, 0, 0, 0, dim, 1, 0, 0, 1] for x in "qkv"}
+        attrs |= {"sizes": [1, heads, tokens_in, tokens_in, dim, dim], "stacked": rng.randrange(2)}
+    arrays = {"scale": array("f4", [1, 1], struct.pack("<f", 0.1))} if op == "attention" else {}
     if weight is not None:
         few = sorted(rng.sample(range(min(math.prod(weight["shape"]), 1 << 30)), min(3, math.prod(weight["shape"]))))
         weight["values"] = array("f4", [len(few)], struct.pack(f"<{len(few)}f", *([1.0] * len(few))))
