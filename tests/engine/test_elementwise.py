@@ -62,6 +62,25 @@ def test_activations_at_the_ends_of_their_range():
             torch.testing.assert_close(rp.compile(module.eval(), x, tune=False)(x), module(x), rtol=1e-5, atol=1e-6)
 
 
+GATES = [F.gelu, lambda x: F.gelu(x, approximate="tanh"), F.silu, F.mish, F.hardswish, torch.sigmoid, torch.exp]
+
+
+@pytest.mark.parametrize("function", GATES)
+def test_activations_at_infinity(function):
+    """Infinite where torch is, NaN at -inf where torch multiplies it by 0, and -0 for large negative numbers."""
+    inf, nan = torch.inf, torch.nan
+    x = torch.tensor([inf, -inf, nan, 1e30, -1e30, -3e38, -1e3, -90.0, -6.0, 90.0, 0.0]).view(1, 1, 1, 11)
+    module = Call(function, 1)
+    module.conv = nn.Conv2d(1, 1, 1)
+    module.conv.weight.data.fill_(1)
+    module.conv.bias.data.zero_()
+    fast = rp.compile(module.eval(), torch.randn(1, 1, 1, 11), tune=False)
+    assert fast.islands == ()
+    with torch.no_grad():  # one by one: torch's vectorised GELU has NaN at +inf where its scalar one has inf
+        want = torch.cat([module(part) for part in x.split(1, dim=3)], dim=3)
+    torch.testing.assert_close(fast(x), want, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
 MADE = {
     shape: torch.randn(*shape, generator=torch.Generator().manual_seed(0))
     for shape in ((9,), (5, 1, 1), (7, 1), (5, 7, 9), (5,), (315,), (4, 1, 1))
