@@ -125,3 +125,15 @@ def test_a_constant_query():
             super().__init__(lambda q, k, v: F.scaled_dot_product_attention(QUERY.expand(q.shape[0], -1, -1, -1), k, v))
 
     agree(Pool(), 4, 5, 7, batches=(1, 3, 9), scale=1.0)
+
+
+@pytest.mark.parametrize("version", ["", "V2"])
+def test_torchvision_s_shifted_windows(version):
+    swin = pytest.importorskip("torchvision.models.swin_transformer")
+    torch.manual_seed(0)
+    module = swin.SwinTransformer(
+        patch_size=[4, 4], embed_dim=24, depths=[2, 2], num_heads=[2, 4], window_size=[4, 4], stochastic_depth_prob=0.0,
+        num_classes=7, block=getattr(swin, f"SwinTransformerBlock{version}"),
+        downsample_layer=getattr(swin, f"PatchMerging{version}"),
+    )  # fmt: skip
+    agree(module, 3, 32, 48, batches=(1, 3), threads=(2,), scale=1.0)

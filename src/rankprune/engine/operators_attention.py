@@ -208,5 +208,5 @@ def einsum(graph: Graph, equation: str, operands: list[Any], **_: Any) -> Ref:
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     "matmul": lambda graph, a, b: matmul(graph, a, b), "bmm": lambda graph, a, b: matmul(graph, a, b),
-    "softmax": softmax, "scaled_dot_product_attention": attention, "einsum": einsum,
+    "softmax": softmax, "_softmax": softmax, "scaled_dot_product_attention": attention, "einsum": einsum,
 }  # fmt: skip

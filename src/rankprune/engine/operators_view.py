@@ -174,6 +174,7 @@ def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding
 HANDLERS: dict[str, Callable[..., Any]] = {
     "view": _moved(lambda v, size: v.reshape(size)),
     "reshape": _moved(lambda v, size: v.reshape(size)),
+    "_unsafe_view": _moved(lambda v, size: v.reshape(size)),
     "flatten": _moved(_flatten),
     "unflatten": _moved(_unflatten),
     "permute": _moved(lambda v, dims: v.transpose(dims)),
