@@ -113,3 +113,22 @@ def test_an_activation_behind_a_permutation_moves_nothing():
     module = Call(lambda x: F.mish(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)).eval()
     fast = rp.compile(module, torch.randn(1, 3, 8, 8), tune=False)
     assert [node.op for node in fast.program.natives[0].engine.graph.nodes] == ["conv"]
+
+
+def test_a_batch_norm_over_the_tokens_of_all_images():
+    """As LeViT has it: the batch is a part of the first axis, and the norm folds into the layer before."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.norm = nn.Linear(3, 6), nn.BatchNorm1d(6)
+            self.norm.running_mean.normal_()
+            self.norm.running_var.uniform_(0.5, 2)
+
+        def forward(self, x):
+            x = self.linear(x.flatten(2).transpose(1, 2))
+            return self.norm(x.flatten(0, 1)).reshape_as(x).type_as(x)
+
+    agree(Net(), 3, 5, 7)
+    fast = rp.compile(Net().eval(), torch.randn(1, 3, 5, 7), tune=False)
+    assert "mul" not in [node.op for node in fast.program.natives[0].engine.graph.nodes]

@@ -129,20 +129,20 @@ def batch_norm(
     eps: float,
     *_: Any,
 ) -> Ref:
-    if training or mean is None or not isinstance(x, Ref) or x.batch_axis():
+    if training or mean is None or not isinstance(x, Ref):
         raise Unsupported("batch norm by the batch's own statistics")
     scale = 1.0 / np.sqrt(array(var).astype(np.float64) + eps) * (1.0 if weight is None else array(weight))
     shift = (0.0 if bias is None else array(bias)) - array(mean) * scale
-    local = x.local()
-    if local.ndim == 3:  # a depthwise 1x1 convolution, until it is folded into the one before
+    if x.view.ndim == 4 and x.batch_axis() == 0:  # a depthwise 1x1 convolution, until it is folded into the one before
         attrs = {**AFFINE, "groups": scale.size}
         kernel = Weight((scale.size, 1, 1, 1), scale.astype(np.float32), None)
         return emit(
-            graph, "conv", [settle(graph, x)], local.shape, attrs=attrs, weight=kernel,
+            graph, "conv", [settle(graph, x)], x.view.shape[1:], attrs=attrs, weight=kernel,
             arrays={"bias": shift.astype(np.float32)},
         )  # fmt: skip
-    first = constant(graph, "mul", x, scale.astype(np.float32).reshape(-1, *[1] * (local.ndim - 1)))
-    return constant(graph, "add", first, shift.astype(np.float32).reshape(-1, *[1] * (local.ndim - 1)))
+    shape = (-1, *[1] * (x.view.ndim - 2))
+    first = constant(graph, "mul", x, scale.astype(np.float32).reshape(shape))
+    return constant(graph, "add", first, shift.astype(np.float32).reshape(shape))
 
 
 def pool_attrs(average: bool, kernel: Any, stride: Any, padding: Any, dilation: Any, count_pad: bool) -> dict[str, Any]:

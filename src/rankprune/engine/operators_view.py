@@ -187,6 +187,8 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "expand": _moved(_expand),
     "expand_as": _moved(lambda v, other: np.broadcast_to(v, (other.view if isinstance(other, Ref) else other).shape)),
     "view_as": _moved(lambda v, other: v.reshape((other.view if isinstance(other, Ref) else other).shape)),
+    "reshape_as": _moved(lambda v, other: v.reshape((other.view if isinstance(other, Ref) else other).shape)),
+    "type_as": _moved(lambda v, other: v),
     "roll": _moved(_roll),
     "flip": _moved(lambda v, dims: np.flip(v, dims)),
     "movedim": _moved(lambda v, a, b: np.moveaxis(v, a, b)),
