@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "rankprune"
 # Lower numbers may not import higher ones.
 LEVEL = {
     "_atomic": 0, "_openmp": 0, "topk": 0, "budget": 0, "schedules": 0, "_layers": 0, "rank": 0, "flops": 1,
-    "_sharding": 1, "_site": 1, "_registry": 1, "_summary": 1, "_clock": 1,
+    "_optimizer_state": 0, "_averaging": 0, "_sharding": 1, "_site": 1, "_registry": 1, "_summary": 1, "_clock": 1,
     "_growth": 2, "_group": 2, "_periodic": 3, "method": 3, "_discover": 3, "_optimizers": 3, "_gradients": 3, "_checkpoint": 3, "_attach": 4,
     "_hooks": 4, "methods": 4, "extras": 4, "sparsifier": 5, "oneshot": 5,
     "formats": 5, "engine": 5, "models": 5, "data": 6, "losses": 5,

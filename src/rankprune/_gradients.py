@@ -75,6 +75,7 @@ class LatentGradient:
         (grad,) = grads
         if grad is None or is_sharded(grad):
             return None
+        self.site.follow()
         self.added = True
         return (self.method.latent_grad(self.site, grad),)
 
@@ -94,6 +95,7 @@ class LatentGradient:
         self.mapped = False
 
     def _map_sum(self) -> None:
+        self.site.follow()
         grad = local(self.site.parameter.grad)  # type: ignore[arg-type]
         same = self.seen is not None and self.seen() is grad
         if same and self.version == grad._version:
@@ -106,9 +108,10 @@ class LatentGradient:
         self.before = grad.clone() if self.site.shards else None
 
 
-def all_finite(sites: Sequence[Site]) -> bool:
+def all_finite(sites: Sequence[Site], grads: bool = True) -> bool:
     """Whether all weights and gradients are finite, with one look at the device: a sum is not if an entry is not."""
-    parts = [local(t.detach()) for s in sites for t in (s.parameter, s.parameter.grad) if t is not None]
+    tensors = [t for s in sites for t in (s.parameter, s.parameter.grad if grads else None) if t is not None]
+    parts = [local(t.detach()) for t in tensors]
     sums = torch.stack([p.sum(dtype=torch.float32 if p.element_size() < 4 else None).double() for p in parts])
     bad = torch.count_nonzero(~torch.isfinite(sums))
     shards = next((s.shards for s in sites if s.shards), None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ._averaging import SwitchHook, averages
 from ._clock import Clock
 from ._gradients import GradientMask, LatentGradient, all_finite
 from ._optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped, within_step
@@ -27,6 +30,7 @@ class StepHooks:
         self.sites = [site for group in groups for site in group.sites]
         assign(self.sites, optimizers)
         for site in self.sites:
+            site.follow()
             hooks = (site.parameter._post_accumulate_grad_hooks or {}).values()
             if any(isinstance(hook, (GradientMask, LatentGradient)) for hook in hooks):
                 raise ValueError(f"{site.name} is attached already: detach() the first sparsifier before a second one")
@@ -46,16 +50,35 @@ class StepHooks:
         self._start()
         self._hooks: list[Any] = []
         self._gradients: dict[Site, GradientMask | LatentGradient] = {}
-        for group in groups:
+        self._register()
+
+    def _register(self) -> None:
+        for group in self.groups:
             for site in group.sites:
                 self._gradients[site] = gradient = self._gradient_hook(group, site)
                 self._hooks.append(site.parameter.register_post_accumulate_grad_hook(gradient))
                 if isinstance(gradient, LatentGradient):
                     self._hooks.append(gradient)
-        for o in optimizers:
+        for o in self.optimizers:
             self._hooks.append(o.register_step_pre_hook(self._before))
             self._hooks.append(o.register_step_post_hook(self._after))
             self._hooks.append(o.register_load_state_dict_post_hook(self._optimizer_loaded))
+            if averages(o) and any(isinstance(group.method, Latent) for group, _ in self._of(o)):
+                self._hooks.append(SwitchHook(o, partial(self._latents_in_place, o)))
+
+    @contextmanager
+    def _latents_in_place(self, optimizer: Optimizer) -> Iterator[None]:
+        """Latents in the weights' place while someone moves them; then what the network sees of them."""
+        mine = [(site, group.method) for group, site in self._of(optimizer) if isinstance(group.method, Latent)]
+        with torch.no_grad():
+            self._settle()
+            for site, _ in mine:
+                site.weight.copy_(site.state["latent"])
+            yield
+            for site, method in mine:
+                site.state["latent"].copy_(site.weight)
+                site.weight.copy_(method.effective(site))
+                self._versions[site] = site.parameter._version
 
     def detach(self) -> None:
         """Take the hooks off and leave weights and masks as they are."""
@@ -130,6 +153,8 @@ class StepHooks:
 
     def _begin(self, optimizer: Optimizer) -> None:
         self._removed = {}
+        for site in self.sites:
+            site.follow()
         if self._dirty or any(self._changed(site) for site in self.sites):
             self._clean()
         self._skipped = skipped(optimizer)

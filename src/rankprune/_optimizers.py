@@ -15,14 +15,19 @@ from ._site import Site
 
 
 def unwrap(optimizer: Any) -> Optimizer:
-    """The torch optimizer inside wrappers such as Accelerate's."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
+    """The torch optimizer inside wrappers such as Accelerate's, or SAM's: there `second_step` steps the base alone."""
+    while (inner := _inside(optimizer)) is not None:
         optimizer = inner
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not a torch optimizer: pass the one whose step() is called")
     if isinstance(optimizer, LBFGS):
         raise ValueError("LBFGS evaluates the loss many times a step and is not supported: use SGD, Adam or another")
     return optimizer
+
+
+def _inside(optimizer: Any) -> Optimizer | None:
+    found = (getattr(optimizer, name, None) for name in ("optimizer", "base_optimizer"))
+    return next((inner for inner in found if isinstance(inner, Optimizer)), None)
 
 
 def assign(sites: Sequence[Site], optimizers: Sequence[Optimizer]) -> None:

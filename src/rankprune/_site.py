@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ._layers import Kind, standardises
+from ._optimizer_state import zero_outside
 from ._sharding import RowShards, local
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -50,6 +51,7 @@ class Site:
     scratch: Tensor | None = None  # the method's own, during one update
     grad_scale: Tensor | None = None  # of a GradScaler whose optimizer unscales by itself
     reserved: Tensor | None = None  # positions an extra holds whatever their score
+    seen: tuple[torch.dtype, torch.device] | None = None  # of the weight, when mask and state last followed it
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -141,24 +143,51 @@ class Site:
         return [local(v) for v in state.values() if isinstance(v, Tensor) and v.shape == self.shape]
 
     @torch.no_grad()
+    def clear_state(self, keep: Tensor) -> None:
+        """Zeros in the optimizer's state where `keep` is False, in value."""
+        state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
+        for name, value in state.items():
+            mine = isinstance(value, Tensor) and value.shape == self.shape
+            if mine and not zero_outside(state, name, local(value), keep):
+                zero_bits(local(value), keep)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Bring mask and state after a weight that has changed its type or device, as `model.to` does."""
+        weight = self.weight
+        if self.seen == (weight.dtype, weight.device):
+            return
+        before, self.seen = self.seen, (weight.dtype, weight.device)
+        self.mask = self.mask.to(weight.device)
+        for key, value in self.state.items():
+            if isinstance(value, Tensor):
+                same = before is not None and value.dtype == before[0]
+                self.state[key] = value.to(weight.device, weight.dtype if same else value.dtype)
+
+    @torch.no_grad()
     def hide_all(self) -> None:
         """Exact zeros outside the mask, in the weight and in the optimizer's state."""
-        for tensor in (self.weight, *self.optimizer_state()):
-            self.hide(tensor)
+        self.hide(self.weight)
+        self.clear_state(self.mask)
 
     @torch.no_grad()
     def hide(self, tensor: Tensor) -> None:
-        """Write exact zeros, in place, outside the mask: a NaN there is gone as well.
-
-        As integers times 0 or 1: cheaper than `where`, and unlike a product of floats it clears a NaN. On a CPU by a
-        few rows at a time, so that the widened mask stays in the cache.
-        """
+        """Write exact zeros, in place, outside the mask: a NaN there is gone as well."""
         if self.mask.device != tensor.device:
             self.mask = self.mask.to(tensor.device)
-        bits, keep = tensor.view(_BITS[tensor.element_size()]), self.mask.view(torch.int8)
-        rows = _CACHED * len(keep) // max(1, keep.numel()) if tensor.device.type == "cpu" else len(keep)
-        if rows >= len(keep):
-            bits.mul_(keep)
-            return
-        for part, kept in zip(bits.split(max(1, rows)), keep.split(max(1, rows)), strict=True):
-            part.mul_(kept)
+        zero_bits(tensor, self.mask)
+
+
+def zero_bits(tensor: Tensor, keep: Tensor) -> None:
+    """Exact zeros, in place, where `keep` is False.
+
+    As integers times 0 or 1: cheaper than `where`, and unlike a product of floats it clears a NaN. On a CPU by a few
+    rows at a time, so that the widened mask stays in the cache.
+    """
+    bits, keep = tensor.view(_BITS[tensor.element_size()]), keep.view(torch.int8)
+    rows = _CACHED * len(keep) // max(1, keep.numel()) if tensor.device.type == "cpu" else len(keep)
+    if rows >= len(keep):
+        bits.mul_(keep)
+        return
+    for part, kept in zip(bits.split(max(1, rows)), keep.split(max(1, rows)), strict=True):
+        part.mul_(kept)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -12,13 +13,15 @@ from torch.optim import Optimizer
 
 from . import _checkpoint
 from ._attach import Sources, build_groups, make_report
+from ._averaging import averages, shows_average
+from ._gradients import all_finite
 from ._hooks import StepHooks
 from ._openmp import wait_asleep_late
 from ._optimizers import unwrap
 from ._sharding import local
 from ._site import canonical
 from ._summary import Report, Timetable, refills
-from .method import Extra, Group, Method
+from .method import Extra, Group, Latent, Method
 
 __all__ = ["NotAtTarget", "Sparsifier", "attach"]
 
@@ -167,6 +170,7 @@ class Sparsifier(StepHooks):
         """
         if self._report is None:
             self._settle()
+            self._check_trained(project)
             for group in self.groups:
                 if not group.at_target() and project:
                     group.project()
@@ -178,6 +182,54 @@ class Sparsifier(StepHooks):
                 warnings.warn(warning, stacklevel=2)
             self.detach()
         return self._report
+
+    def _check_trained(self, project: bool) -> None:
+        """Refuse what no training has gone over, and weights that are not numbers."""
+        for group in self.groups:
+            updates, name = group.updates(), group.method.info.name
+            if self.step == 0 and len(updates) and not project:
+                raise NotAtTarget(
+                    f"the attached optimizer took no step, so {name} made none of its {len(updates)} mask updates: "
+                    "attach to the optimizer whose step() is called, or pass project=True to end here"
+                )
+        for optimizer in self.optimizers:
+            latent = any(isinstance(group.method, Latent) for group, _ in self._of(optimizer))
+            if latent and averages(optimizer) and not shows_average(optimizer):
+                raise ValueError(
+                    f"{type(optimizer).__name__} is in training mode: call optimizer.eval() before finalize(), "
+                    "so that the average it has found is what is kept"
+                )
+        self._clean()
+        for site in self.sites:
+            if not all_finite([site], grads=False):
+                raise ValueError(
+                    f"{site.name} holds a weight that is NaN or infinite at step {self.step}: "
+                    "go back to a checkpoint from before the training diverged"
+                )
+
+    # -- copies -----------------------------------------------------------------------------------------------------
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sparsifier:
+        """A sparsifier of the copied model and optimizer: deepcopy((model, optimizer, sp)) copies them together."""
+        if any(site.shards for site in self.sites):
+            raise TypeError("a sparsifier of sharded weights cannot be copied: load its state_dict() into another one")
+        self._settle()
+        for group in self.groups:  # batches are shared: a loader is not ours to copy
+            memo[id(group.data)] = group.data
+        twin: Sparsifier = object.__new__(type(self))
+        memo[id(self)] = twin
+        own = {k: v for k, v in vars(self).items() if k not in ("_hooks", "_gradients", "_versions")}
+        vars(twin).update(copy.deepcopy(own, memo), _hooks=[], _gradients={})
+        twin._look()
+        if self._hooks:
+            twin._register()
+        return twin
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a sparsifier hangs on its optimizer and cannot be pickled: save sp.state_dict() beside those of model and "
+            "optimizer, or copy all three with copy.deepcopy((model, optimizer, sp))"
+        )
 
     def _off_target(self, group: Group) -> str:
         reached = group.method.reached_at(group)

@@ -17,6 +17,7 @@ from rankprune.method import Latent
 
 METHODS = [name for name in rp.list_methods() if issubclass(rp.method_info(name).cls, Latent)]
 STEPS = 16
+OPTIONS: dict[str, dict[str, Any]] = {"safe": {"lam": 0.0}}  # its pull towards z joins at the step, as weight decay does
 Backward = Callable[[nn.Module, Tensor, Tensor], None]
 
 
@@ -38,7 +39,7 @@ def net() -> nn.Module:
 
 def start(name: str, model: nn.Module) -> tuple[Recording, rp.Sparsifier]:
     optimizer = Recording(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-    return optimizer, rp.attach(model, optimizer, name, sparsity=0.98, total_steps=STEPS)
+    return optimizer, rp.attach(model, optimizer, name, sparsity=0.98, total_steps=STEPS, **OPTIONS.get(name, {}))
 
 
 def once(model: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -158,7 +159,7 @@ def work(rank: int, world: int) -> dict[str, Any]:
                     fully_shard(layer)
                 fully_shard(model)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
-            sp = rp.attach(model, optimizer, name, sparsity=0.98, total_steps=STEPS)
+            sp = rp.attach(model, optimizer, name, sparsity=0.98, total_steps=STEPS, **OPTIONS.get(name, {}))
             for step in range(1, STEPS + 1):
                 x, y = (t[rank * 4 : rank * 4 + 4] for t in batch(step, torch.float64))
                 for part in range(2):

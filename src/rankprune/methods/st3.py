@@ -44,7 +44,8 @@ class ST3(Thresholded):
             return shown
         size = site.state["latent"].abs()
         kept, whole = (filter_sums(site, values) for values in (size * site.mask, size))
-        return shown * (1.01 / (kept / whole.clamp_min(torch.finfo(size.dtype).tiny) + 0.01))
+        scale = 1.01 / (kept / whole.clamp_min(torch.finfo(size.dtype).tiny) + 0.01)
+        return torch.where(site.mask, shown * scale, 0.0)  # a NaN in a filter's sums stays inside the mask
 
 
 def filter_sums(site: Site, values: Tensor) -> Tensor:

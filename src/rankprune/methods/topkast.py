@@ -75,5 +75,4 @@ class TopKAST(Latent):
             site.weight.sub_(slope * strength, alpha=site.lr * self.penalty)
         if trained is not None:
             site.weight.copy_(torch.where(trained, site.weight, before))
-            for tensor in site.optimizer_state():
-                tensor.mul_(trained)
+            site.clear_state(trained)
