@@ -128,7 +128,7 @@ def test_the_mask_is_random_with_erk_counts_or_that_of_the_zeros() -> None:
     again = rp.attach(other, adamw(other), "sign_in", total_steps=10)
     assert torch.allclose(other[0].weight, before)
     assert torch.equal(again.masks["0.weight"], before != 0)
-    assert again.finalize().kept == report.kept
+    assert again.summary().kept == report.kept
 
 
 def test_loaded_weights_are_split_anew() -> None:
