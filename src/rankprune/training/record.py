@@ -18,7 +18,9 @@ from .loop import Progress
 from .task import Task
 
 
-def describe(task: Task, model: nn.Module, report: Report | None, progress: Progress, file: Path) -> dict[str, Any]:
+def describe(
+    task: Task, model: nn.Module, report: Report | None, progress: Progress, file: Path, updates: dict[str, Any]
+) -> dict[str, Any]:
     """The content of result.json; every accuracy in it was measured at the final sparsity."""
     recipe, last, best = task.recipe, progress.last, progress.best
     assert last is not None
@@ -40,7 +42,7 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
         "seed": recipe.seed,
         "epochs": recipe.epochs,
         "steps": progress.step,
-        **_updates(task),
+        **updates,
         "target_sparsity": 0.0 if recipe.method is None else recipe.method.sparsity,
         "sparsity": 0.0 if report is None else report.sparsity,
         "kept": sum(row.nonzeros for row in trained) if report is None else report.kept,
@@ -68,8 +70,11 @@ def describe(task: Task, model: nn.Module, report: Report | None, progress: Prog
     }
 
 
-def _updates(task: Task) -> dict[str, Any]:
-    """How often the masks moved, and of methods that grow, how much of what was grown stayed."""
+def describe_updates(task: Task) -> dict[str, Any]:
+    """How often the masks moved, and of methods that grow, how much of what was grown stayed.
+
+    Every process must call it: the counts of sharded masks are collective.
+    """
     if task.sparsifier is None:
         return {}
     (group,) = task.sparsifier.groups

@@ -18,7 +18,7 @@ from .errors import LostRank, OffTarget, RunError, Unfinished
 from .folder import ENVIRONMENT, MODEL, RunFolder, writing
 from .interrupt import Interrupt
 from .loop import Loop, Progress
-from .record import describe
+from .record import describe, describe_updates
 from .smoke import smaller, stand_in
 from .task import Task, build
 from .watch import Several, TensorBoard, Watcher
@@ -150,12 +150,13 @@ def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
             report = task.sparsifier.finalize()
         except NotAtTarget as error:
             raise OffTarget(f"{folder.path}: {error}.", already_reported=not task.world.main) from None
+    updates = describe_updates(task)
     model = task.whole_model().eval()
 
     def write() -> dict[str, Any]:
         with writing(folder.path / MODEL):
             save(model, folder.path / MODEL, about=task.about().to_dict())
-        result = describe(task, model, report, progress, folder.path / MODEL)
+        result = describe(task, model, report, progress, folder.path / MODEL, updates)
         folder.write_result(result)
         return result
 
