@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get("RANKPRUNE_DEBUG"):
             traceback.print_exc()
-        if not getattr(error, "said", False):  # by another process of the run
+        if not getattr(error, "already_reported", False):  # by another process of the run
             print(f"rankprune: {_sentence(error)}", file=sys.stderr)
         return int(getattr(error, "exit_code", 2 if isinstance(error, _BAD_INPUT) else 1))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -189,20 +190,23 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
         survival = Survival() if grows else None
         labelled = not isinstance(data, CocoData)  # images of one size, whose labels cross entropy takes
         example = torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device)
-        sparsifier = attach(
-            wrapped,
-            optimizer,
-            recipe.method.name,
-            sparsity=recipe.method.sparsity,
-            total_steps=recipe.epochs * steps_per_epoch,
-            dense=recipe.method.dense,
-            seed=recipe.seed,
-            extras=() if survival is None else (survival,),
-            example=example if labelled else None,
-            data=_Batches(data, device) if labelled else None,
-            loss_fn=F.cross_entropy if labelled else None,
-            **recipe.method.hyper,
-        )
+        with warnings.catch_warnings():
+            if not world.main:  # the main process says it for all
+                warnings.simplefilter("ignore")
+            sparsifier = attach(
+                wrapped,
+                optimizer,
+                recipe.method.name,
+                sparsity=recipe.method.sparsity,
+                total_steps=recipe.epochs * steps_per_epoch,
+                dense=recipe.method.dense,
+                seed=recipe.seed,
+                extras=() if survival is None else (survival,),
+                example=example if labelled else None,
+                data=_Batches(data, device) if labelled else None,
+                loss_fn=F.cross_entropy if labelled else None,
+                **recipe.method.hyper,
+            )
     return Task(
         recipe=recipe,
         device=device,
