@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import rankprune as rp
-from _nets import batch, cnn, sgd, train
+from _nets import cnn, sgd, train, train_scaled
 from rankprune.methods._rank_term import RankTerm
 
 
@@ -240,13 +240,7 @@ def test_a_scaled_gradient_is_unscaled_before_it_meets_the_rank_gradient() -> No
         model = cnn()
         optimizer = sgd(model, fused=fused)
         sp = rp.attach(model, optimizer, "rpg", sparsity=0.9, total_steps=30, every=3, lam=2.0)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
-        for step in range(1, 31):
-            x, y = batch(step)
-            scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
+        train_scaled(model, optimizer, 30, scaled)
         assert sp.step == 30
         return list(sp.masks.values())
 

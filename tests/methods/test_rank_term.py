@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import rankprune as rp
-from _nets import batch, cnn, sgd, train
+from _nets import batch, cnn, sgd, train, train_scaled
 from rankprune.method import Site
 from rankprune.methods._rank_term import RankTerm
 
@@ -126,13 +126,7 @@ def test_a_loss_scale_leaves_the_step_the_same() -> None:
         model = cnn()
         optimizer = sgd(model, fused=True)
         rp.attach(model, optimizer, "rpg", sparsity=0.9, total_steps=30, every=10, lam=2.0, rank_on="both", rank_every=2)
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
-        for step in range(1, 31):
-            x, y = batch(step)
-            scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
+        train_scaled(model, optimizer, 30, scaled)
         return [p.detach() for p in model.parameters()]
 
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(weights(False), weights(True)))

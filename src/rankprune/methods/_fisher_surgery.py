@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,7 @@ from ._surgery import Surgery
 
 
 @dataclass
-class FisherSurgery(Surgery):
+class FisherSurgery(Surgery, ABC):
     """Each pruning measures the curvature of every layer, ranks the weights by it, and corrects those that stay.
 
     The curvature is the empirical Fisher of `gradients` gradients over `minibatch` samples each, in blocks of `block`
@@ -32,21 +33,21 @@ class FisherSurgery(Surgery):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{self.info.name} has {name}={getattr(self, name)!r}: it must be positive")
 
+    @abstractmethod
     def size(self, site: Site) -> int:
         """Bytes of the curvature of a site."""
-        raise NotImplementedError
 
+    @abstractmethod
     def curvature(self, group: Group, masks: Mapping[Site, Tensor]) -> list[Tensor]:
         """The curvature of each site, in the form that `importance` and `change` take."""
-        raise NotImplementedError
 
+    @abstractmethod
     def importance(self, site: Site, curvature: Tensor) -> Tensor:
         """What the score is made of, flat; it becomes `site.scratch`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def change(self, site: Site, before: Tensor, curvature: Tensor) -> Tensor:
         """What is subtracted from the weights, flat, when the mask has fallen from `before` to `site.mask`."""
-        raise NotImplementedError
 
     def update(self, group: Group) -> None:
         parts = [{site: site.mask.clone() for site in part} for part in self.parts(group.sites)]
