@@ -16,7 +16,7 @@ from .queue import read_queue
 from .records import Record, Records
 from .runs import Run
 from .table import Evidence, named, numbers
-from .tables_long import by_ratio, is_long
+from .tables_long import by_ratio, is_long, is_tuning
 from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
 
 
@@ -37,7 +37,7 @@ def write(results: Path) -> list[Path]:
     """All that the records have something for, into figures/ beside them, each by the name of its table."""
     records = Records(results / "records")
     queue = read_queue(results / "queue.yaml", records)
-    short, regime = Evidence(queue, records, lambda run: not is_long(run)), Evidence(queue, records, is_long)
+    short, regime = Evidence(queue, records, lambda run: not (is_long(run) or is_tuning(run))), Evidence(queue, records, is_long)
     return save(itertools.chain(_figures(short), _long(regime)), results / "figures")
 
 

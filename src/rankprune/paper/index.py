@@ -19,6 +19,7 @@ from .tables_paper import Scale
 
 TABLES: dict[str, Callable[[Evidence, Scale], Table]] = {
     "long": tables_long.long,
+    "tuning": tables_long.tuning,
     "cifar10": partial(tables_paper.accuracies, "cifar10"),
     "imagenet": partial(tables_paper.accuracies, "imagenet"),
     "runtime": tables_paper.runtime,
@@ -34,6 +35,8 @@ TABLES: dict[str, Callable[[Evidence, Scale], Table]] = {
     "conditions": tables_ours.conditions,
     "growth": tables_ours.growth,
 }
+# Which runs a table is about; all others are of neither kind.
+_REGIMES: dict[str, Callable[[Run], bool]] = {"long": tables_long.is_long, "tuning": tables_long.is_tuning}
 
 
 def build(name: str, results: Path, scale: Scale = "cpu") -> Table:
@@ -42,8 +45,8 @@ def build(name: str, results: Path, scale: Scale = "cpu") -> Table:
         raise RecipeError(f"The paper has no table {name!r}: {nearest(name, TABLES)}")
     records = Records(results / "records")
     queue = read_queue(results / "queue.yaml", records) if scale == "cpu" else full_queue()
-    evidence = Evidence(queue, records, lambda run: tables_long.is_long(run) == (name == "long"))
-    return TABLES[name](evidence, scale)
+    chosen = _REGIMES.get(name, lambda run: not any(other(run) for other in _REGIMES.values()))
+    return TABLES[name](Evidence(queue, records, chosen), scale)
 
 
 def render(results: Path, scale: Scale = "cpu") -> list[Path]:

@@ -122,10 +122,10 @@ def _items(stage: Stage, budget: Mapping[str, tuple[str, ...]], queue: Queue, re
     task = stage.task or ""
     for seed, percent, (method, settings) in itertools.product(stage.seeds, stage.sparsities or (None,), choices):
         dense = method == "dense"
-        yield Run(
-            task, method, None if dense else percent, () if dense else settings, seed, tuple(budget.get(task, ())),
-            stage.pretrained and not dense, stage.smoke,
-        )  # fmt: skip
+        if dense:
+            percent, settings = None, tuple((key, value) for key, value in settings if not key.startswith("method."))
+        start = stage.pretrained and not dense
+        yield Run(task, method, percent, settings, seed, tuple(budget.get(task, ())), start, stage.smoke)
 
 
 def leading(runs: list[Run], records: Records, want: Leading) -> list[tuple[str, tuple[tuple[str, Any], ...]]] | None:

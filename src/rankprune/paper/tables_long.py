@@ -24,14 +24,37 @@ _NOTES = [
 ]
 
 
+def is_tuning(run: Run) -> bool:
+    """Whether a run is judged on held-out training images."""
+    return any(key == "data.holdout" for key, _ in run.settings)
+
+
 def is_long(run: Run) -> bool:
     """Whether a run is of this regime; tables of 4 epochs and of 40 are never mixed."""
-    return run.task.startswith(PREFIX)
+    return run.task.startswith(PREFIX) and not is_tuning(run)
 
 
 def long(evidence: Evidence, scale: Scale) -> Table:
     """Every setting of the regime with its accuracy, rank and what becomes of growth."""
     table = Table("long", "40 epochs of CIFAR-10 at 16 pixels, ΔT = 100", _HEAD)
+    _fill(table, evidence)
+    table.notes = [*_NOTES, HONEST]
+    return evidence.finish(table)
+
+
+def tuning(evidence: Evidence, scale: Scale) -> Table:
+    """Short runs of the regime's recipe on which its settings were chosen."""
+    table = Table("tuning", "Choices made on held-out training images", _HEAD)
+    _fill(table, evidence)
+    table.notes = [
+        "accuracy: of the last epoch, on 5,000 training images that were held out; the test set has no part in it.",
+        *_NOTES,
+    ]
+    return evidence.finish(table)
+
+
+def _fill(table: Table, evidence: Evidence) -> None:
+    """A row for every setting that has a record."""
     seen: dict[tuple[Any, ...], Run] = {}
     for run in evidence.runs:
         seen.setdefault((run.task, run.percent, run.method, run.settings, run.pretrained), run)
@@ -51,13 +74,12 @@ def long(evidence: Evidence, scale: Scale) -> Table:
             _count(evidence, runs, "updates"),
             *(survival(evidence, runs, after) for after in ("1", "3", "10")),
         ))  # fmt: skip
-    table.notes = [*_NOTES, HONEST]
-    return evidence.finish(table)
 
 
 def settings_of(run: Run) -> str:
     """What sets a run apart from its recipe, in words."""
-    words = [f"{key.removeprefix('method.')}={value}" for key, value in run.settings]
+    shown = [(key, value) for key, value in run.settings if key != "data.holdout"]
+    words = [f"{key.removeprefix('method.')}={value}" for key, value in shown]
     return ", ".join([*words, *["from trained weights"] * run.pretrained])
 
 
