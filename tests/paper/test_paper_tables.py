@@ -212,3 +212,16 @@ def test_the_long_regime_has_a_table_of_its_own(tmp_path: Path) -> None:
     assert (table.done, table.planned) == (1, 1)
     assert table.rows == [("small VGG", "99.5 %", "RPG", "lam=ratio:1", "70.00", "0.800", "12", "62,480", "500", "0.50", "0.25", "0.12")]
     assert all("70.00" not in row for name in ("rank", "flops", "combinations") for row in build(name, tmp_path).rows)
+
+
+def test_runs_on_held_out_images_are_in_their_own_table_alone(tmp_path: Path) -> None:
+    """A choice and its evidence; an accuracy on training images is in no table of test accuracies."""
+    vary = "{data.holdout: [5000], clip_norm: [1.0]}"
+    stages = f"stages: [{{name: tune, task: cifar10-long-vgg, methods: [gmp], sparsities: [99.5], vary: [{vary}]}}]\n"
+    (tmp_path / "queue.yaml").write_text(stages)
+    run = Run("cifar10-long-vgg", "gmp", 99.5, (("data.holdout", 5000), ("clip_norm", 1.0)))
+    result = {"accuracy_last": 0.7, "target_sparsity": 0.995, "prunable": 1000, "kept": 5, "delta_rank_ratio": 0.8}
+    record = {"run": run.key(), "name": run.name, "seed": 0, "code": "0.1.0-a", "recipe": run.recipe().model_dump(mode="json")}
+    Records(tmp_path / "records").add({**record, "environment": {}, "result": result})
+    assert [row[2:5] for row in build("tuning", tmp_path).rows] == [("GMP", "clip_norm=1.0", "70.00")]
+    assert all("70.00" not in row for name in ("long", "rank", "flops", "combinations") for row in build(name, tmp_path).rows)

@@ -107,6 +107,13 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
             runs(tmp_path, f"stages: [{stage}]")
 
 
+def test_the_dense_run_takes_settings_that_are_not_a_methods(tmp_path: Path) -> None:
+    """λ is nothing to the dense net, its weight decay is."""
+    vary = "{method.lam: [0, 1], optimizer.weight_decay: [0.1]}"
+    found = runs(tmp_path, f"stages: [{{name: a, task: fashion, methods: [dense], vary: [{vary}]}}]")
+    assert [run.settings for run in found] == [(("optimizer.weight_decay", 0.1),)]
+
+
 @pytest.fixture(scope="module")
 def ours() -> Queue:
     return read_queue(REPO / "results" / "queue.yaml", Records(REPO / "no" / "records"))
@@ -116,7 +123,7 @@ def test_our_queue_is_in_the_order_of_value(ours: Queue) -> None:
     stages = list(dict.fromkeys(stage for stage, _ in ours.items))
     regime = [stage for stage in stages if stage.startswith("long-")]
     assert stages[: len(regime)] == regime  # the paper's regime first, then what four epochs say
-    assert regime[:3] == ["long-first", "long-lambda", "long-weights"]
+    assert regime[:5] == ["long-tuning", "long-rank", "long-first", "long-weights", "long-lambda"]
     stages = stages[len(regime) :]
     # Leaders come when their stage is done.
     assert stages[:5] == ["floor-of-the-first", "table-1", "lambda", "unclipped", "floor-of-others"]

@@ -37,7 +37,8 @@ def write(results: Path) -> list[Path]:
     """All that the records have something for, into figures/ beside them, each by the name of its table."""
     records = Records(results / "records")
     queue = read_queue(results / "queue.yaml", records)
-    short, regime = Evidence(queue, records, lambda run: not (is_long(run) or is_tuning(run))), Evidence(queue, records, is_long)
+    short = Evidence(queue, records, lambda run: not is_long(run) and not is_tuning(run))
+    regime = Evidence(queue, records, is_long)
     return save(itertools.chain(_figures(short), _long(regime)), results / "figures")
 
 
