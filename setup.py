@@ -21,7 +21,7 @@ class BuildKernels(build_py):
         super().run()
         if self.editable_mode:  # sources may change: built on first use, by what they are then
             return
-        builder = runpy.run_path(str(ENGINE / "build.py"))
+        builder = runpy.run_path(str(ENGINE / "backend" / "build.py"))
         try:
             builder["build"](Path(self.build_lib) / "rankprune" / "engine")
         except builder["NoCompiler"] as error:

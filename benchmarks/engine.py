@@ -17,13 +17,13 @@ import torch
 from torch import nn
 
 from rankprune import prune
-from rankprune.engine import native
-from rankprune.engine.benchmark import benchmark
-from rankprune.engine.engine import default_threads
-from rankprune.engine.selfcheck import best_variant
+from rankprune.engine.backend import native
+from rankprune.engine.backend.engine import default_threads
+from rankprune.engine.backend.selfcheck import best_variant
 from rankprune.flops import count
-from rankprune.models import create_model
-from rankprune.training.weights import open_model
+from rankprune.lab.bench.benchmark import benchmark
+from rankprune.lab.models import create_model
+from rankprune.lab.training.weights import open_model
 
 ENGINES = ("torch", "onnxruntime", "deepsparse")
 

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
 import rankprune as rp
-from rankprune.engine.compiled import Compiled
+from rankprune.engine.compile import Compiled
 
 # Image size behind @: odd where the network allows it, small where it is slow.
 FAMILIES = (

@@ -111,8 +111,9 @@ def _plans() -> list[bytes]:
     """Networks that use every operator."""
     import numpy as np
 
-    from rankprune.engine import planfile, selfcheck
-    from rankprune.engine.packing import Choice
+    from rankprune.engine import planfile
+    from rankprune.engine.backend import selfcheck
+    from rankprune.engine.backend.packing import Choice
 
     sys.path.insert(0, str(Path(__file__).parent / "engine"))
     from test_planfile import elementwise, network  # type: ignore[import-not-found]
@@ -312,13 +313,13 @@ def _damaged_safetensors(data: bytes, rng: random.Random) -> bytes:
 
 
 def _read_weights(path: Path) -> None:
-    from rankprune.models.weights import read_state_dict
+    from rankprune.lab.models.weights import read_state_dict
 
     read_state_dict(path)
 
 
 def _weight_errors() -> tuple[type[Exception], ...]:
-    from rankprune.models.errors import WeightsError
+    from rankprune.lab.models.errors import WeightsError
 
     return (WeightsError,)
 
@@ -329,7 +330,7 @@ def _weight_errors() -> tuple[type[Exception], ...]:
 def _checkpoints() -> list[bytes]:
     import torch
 
-    from rankprune.training import checkpoint
+    from rankprune.lab.training import checkpoint
 
     net = torch.nn.Linear(5, 4)
     optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
@@ -363,7 +364,7 @@ def _damaged_checkpoint(data: bytes, rng: random.Random) -> bytes:
 
 
 def _read_checkpoint(path: Path) -> None:
-    from rankprune.training import checkpoint
+    from rankprune.lab.training import checkpoint
 
     checkpoint.read(path)
 
@@ -384,14 +385,14 @@ _YAML = ["&a [*a]", "*b", "!!int ''", "!!timestamp x", "!!float .", "!!binary ?"
 
 
 def _recipes() -> list[str]:
-    from rankprune.recipes.load import load_recipe, to_dict
-    from rankprune.recipes.yaml_file import dump
+    from rankprune.lab.recipes.load import load_recipe, to_dict
+    from rankprune.lab.recipes.yaml_file import dump
 
     return [dump(to_dict(load_recipe(name))) for name in ("fashion-rpg-98", "fashion-dense")]
 
 
 def _damaged_recipe(good: str, rng: random.Random) -> bytes:
-    from rankprune.recipes.yaml_file import dump, parse
+    from rankprune.lab.recipes.yaml_file import dump, parse
 
     if rng.random() < 0.2:
         return bytes_of(good.encode(), rng)
@@ -407,13 +408,13 @@ def _damaged_recipe(good: str, rng: random.Random) -> bytes:
 
 
 def _read_recipe(path: Path) -> None:
-    from rankprune.recipes.load import fingerprint, load_recipe
+    from rankprune.lab.recipes.load import fingerprint, load_recipe
 
     fingerprint(load_recipe(path))
 
 
 def _recipe_errors() -> tuple[type[Exception], ...]:
-    from rankprune.recipes.errors import RecipeError
+    from rankprune.lab.recipes.errors import RecipeError
 
     return (RecipeError,)
 
@@ -427,14 +428,14 @@ def _records() -> list[Any]:
 
 
 def _results() -> list[Any]:
-    from rankprune.training.folder import _RESULT
+    from rankprune.lab.training.folder import _RESULT
 
     return [{name: "x" if kind is str else 1 for name, kind in _RESULT.items()}]
 
 
 def _damaged_json(good: Any, rng: random.Random) -> bytes:
     """Mostly with a right checksum."""
-    from rankprune.training.sealed import seal
+    from rankprune.lab.training.sealed import seal
 
     if rng.random() < 0.3:
         return bytes_of(json.dumps(seal(good)).encode(), rng)
@@ -443,13 +444,13 @@ def _damaged_json(good: Any, rng: random.Random) -> bytes:
 
 
 def _read_record(path: Path) -> None:
-    from rankprune.paper.records import Records
+    from rankprune.lab.paper.records import Records
 
     list(Records(path.parent))
 
 
 def _read_result(path: Path) -> None:
-    from rankprune.training.folder import RESULT, RunFolder
+    from rankprune.lab.training.folder import RESULT, RunFolder
 
     path.replace(path.parent / RESULT)
     found = RunFolder(path.parent).result()
@@ -457,7 +458,7 @@ def _read_result(path: Path) -> None:
 
 
 def _run_errors() -> tuple[type[Exception], ...]:
-    from rankprune.training.errors import OffTarget, RunError
+    from rankprune.lab.errors import OffTarget, RunError
 
     return (RunError, OffTarget)
 
@@ -468,7 +469,7 @@ def _run_errors() -> tuple[type[Exception], ...]:
 def _pickles() -> list[bytes]:
     import numpy as np
 
-    sys.path.insert(0, str(Path(__file__).parent / "data"))
+    sys.path.insert(0, str(Path(__file__).parent / "lab" / "data"))
     from test_array_pickle import python2_pickle  # type: ignore[import-not-found]
 
     data = np.random.default_rng(0).integers(0, 256, (2, 3072), np.uint8)
@@ -477,13 +478,13 @@ def _pickles() -> list[bytes]:
 
 
 def _read_pickle(path: Path) -> None:
-    from rankprune.data import cifar10
+    from rankprune.lab.data import cifar10
 
     cifar10._decode(path, path.read_bytes())
 
 
 def _data_errors() -> tuple[type[Exception], ...]:
-    from rankprune.data.errors import DataError
+    from rankprune.lab.data.errors import DataError
 
     return (DataError,)
 
@@ -528,7 +529,7 @@ def main() -> None:
     name, seed, count, *library = sys.argv[1:]
     faulthandler.enable()
     if library:  # kernels with sanitizers, which need all addresses; their own option bounds the memory
-        from rankprune.engine import native
+        from rankprune.engine.backend import native
 
         bound = native.bind(Path(library[0]))
         native.library = lambda: bound  # type: ignore[assignment]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankprune.engine import build
+from rankprune.engine.backend import build
 
 FLAGS = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 

@@ -131,9 +131,9 @@ RESNET = ("cifar10-cpu-resnet20", "ResNet-20", (90, 95, 98, 99))
 @pytest.mark.parametrize(("page", "task"), [("README.md", VGG), ("README.md", RESNET), ("docs/choose.md", VGG)])
 def test_accuracies_by_sparsity_stand_in_the_records(page: str, task: tuple[str, str, tuple[float, ...]]) -> None:
     pytest.importorskip("pydantic", reason="needs rankprune[train]")
-    from rankprune.paper.queue import read_queue
-    from rankprune.paper.records import Records
-    from rankprune.paper.table import Evidence
+    from rankprune.lab.paper.queue import read_queue
+    from rankprune.lab.paper.records import Records
+    from rankprune.lab.paper.table import Evidence
 
     name, net, sparsities = task
     head = f"| {net}, 4 epochs | {' | '.join(f'{s:g} %' for s in sparsities)} |\n|---{'|---' * len(sparsities)}|\n"

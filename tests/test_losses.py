@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankprune.losses import distill
+from rankprune.lab.losses import distill
 
 
 def _case(batch: int = 5, classes: int = 7) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.utils.rnn import PackedSequence
 
-from ._layers import PROJECTIONS, weights_of
+from .prunable import PROJECTIONS, weights_of
 
 # (name of the weight, block of its rows, blocks it has) -> positions it met, over all calls
 _Uses = dict[tuple[str, int, int], int]

@@ -15,8 +15,8 @@ import torch
 
 import rankprune
 from rankprune.cli import build_parser, main
-from rankprune.models import create_model
-from rankprune.recipes import list_recipes
+from rankprune.lab.models import create_model
+from rankprune.lab.recipes import list_recipes
 
 TINY = ["epochs=1", "data.limit_train=64", "data.limit_test=50", "data.batch_size=32"]
 SAMPLE = [
@@ -234,7 +234,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from rankprune.training import environment
+    from rankprune.lab.training import environment
 
     monkeypatch.setitem(environment.EXTRAS, "onnx", ("export", ("no_such_library",)))
     assert main(["doctor"]) == 0

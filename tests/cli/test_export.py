@@ -16,9 +16,9 @@ from torch import nn
 import rankprune as rp
 from rankprune.cli import main
 from rankprune.engine import runtime
-from rankprune.training.weights import open_model
+from rankprune.lab.training.weights import open_model
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "training"))  # shares _runs.py
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab" / "training"))  # shares _runs.py
 from _runs import run as train
 from _runs import small
 
@@ -35,7 +35,7 @@ def model(folder: Path) -> nn.Module:
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import rankprune.engine.tuning as tuning
+    import rankprune.engine.backend.tuning as tuning
 
     monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
 

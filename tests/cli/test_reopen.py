@@ -13,9 +13,9 @@ from torch import nn
 
 import rankprune as rp
 from rankprune.cli import main
-from rankprune.models import ModelError, create_model, find_about
-from rankprune.models.weights import read_state_dict
-from rankprune.training.weights import open_model
+from rankprune.lab.models import ModelError, create_model, find_about
+from rankprune.lab.models.weights import read_state_dict
+from rankprune.lab.training.weights import open_model
 
 torchvision = pytest.importorskip("torchvision")
 timm = pytest.importorskip("timm")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankprune._atomic import write_atomic
+from rankprune._util import write_atomic
 
 
 def mode(path: Path) -> int:

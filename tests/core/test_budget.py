@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankprune.budget import at_least_one, kept, largest_remainder, layer_counts, layer_densities
+from rankprune.core.budget import at_least_one, kept, largest_remainder, layer_counts, layer_densities
 
 shapes_of = st.lists(
     st.one_of(st.tuples(st.integers(1, 40), st.integers(1, 40)),

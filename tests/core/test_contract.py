@@ -12,8 +12,8 @@ from torch import nn
 
 import rankprune as rp
 from _nets import NETS, adamw, batch, cnn, sgd, train
-from rankprune.budget import kept
-from rankprune.method import Latent
+from rankprune.core.budget import kept
+from rankprune.core.method import Latent
 
 METHODS = rp.list_methods()
 STEPS = 24

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import adamw, batch, cnn, sgd, train
-from rankprune.method import Latent
+from rankprune.core.method import Latent
 
 LATENT = [name for name in rp.list_methods() if issubclass(rp.method_info(name).cls, Latent)]
 STEPS = 24

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import rankprune as rp
 from _nets import adamw, batch, cnn, sgd, train, vit
-from rankprune._clock import Clock
-from rankprune.method import Extra
+from rankprune.core.clock import Clock
+from rankprune.core.method import Extra
 
 
 def attach(model: nn.Module, optimizer: Any, method: str = "rigl", **options: Any) -> rp.Sparsifier:
@@ -344,7 +344,7 @@ def test_two_optimizers_stay_in_step_when_a_scaler_skips_one(skip: int, which: i
 
 
 def test_which_optimizers_keep_zeros() -> None:
-    from rankprune._optimizers import keeps_zeros
+    from rankprune.core.optimizers import keeps_zeros
 
     p = [nn.Parameter(torch.randn(4, 4))]
     for good in (torch.optim.SGD(p, 0.0, 0.9, weight_decay=1e-2), torch.optim.Adam(p), torch.optim.AdamW(p, amsgrad=True),
@@ -635,6 +635,6 @@ def test_a_latent_method_keeps_the_weight_sparse_and_trains_the_latent() -> None
         assert revived  # what was cut may return: its latent kept training
         sp.finalize()
     finally:
-        from rankprune import _registry
+        from rankprune.core import registry as _registry
 
         del _registry._METHODS["test-soft"]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import rankprune as rp
 from _nets import batch
 from _ranks import assert_same, on_ranks
-from rankprune.method import Latent
+from rankprune.core.method import Latent
 
 METHODS = [name for name in rp.list_methods() if issubclass(rp.method_info(name).cls, Latent)]
 STEPS = 16

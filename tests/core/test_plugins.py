@@ -15,8 +15,8 @@ from torch import Tensor
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune import _registry
-from rankprune.method import Group, Periodic, Site
+from rankprune.core import registry as _registry
+from rankprune.core.method import Group, Periodic, Site
 
 
 @pytest.fixture(autouse=True)

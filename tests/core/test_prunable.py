@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import Conv1D, cnn, recurrent, sgd, train
-from rankprune._layers import weights_of
-from rankprune._summary import Layer, Report
+from rankprune.core.summary import Layer, Report
+from rankprune.prunable import weights_of
 
 
 class Words(nn.Module):
@@ -222,7 +222,7 @@ def test_standardised_convolutions_are_named() -> None:
 @pytest.mark.parametrize("name", ["StdConv2d", "StdConv2dSame", "ScaledStdConv2d", "ScaledStdConv2dSame"])
 def test_those_of_timm_are_known(name: str) -> None:
     layers = pytest.importorskip("timm.layers")
-    from rankprune._layers import standardises
+    from rankprune.prunable import standardises
 
     assert standardises(getattr(layers, name)(3, 8, 3))
     assert not standardises(nn.Conv2d(3, 8, 3))

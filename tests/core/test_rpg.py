@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train, train_scaled
-from rankprune.methods._rank_term import RankTerm
+from rankprune.methods.shared.rank_term import RankTerm
 
 
 def golden_net() -> nn.Module:

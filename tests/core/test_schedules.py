@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankprune.schedules import as_step, cosine, cubic, exponential, linear, value_at
+from rankprune.core.schedules import as_step, cosine, cubic, exponential, linear, value_at
 
 
 def test_ends_and_middles() -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.schedules import choose_every
+from rankprune.core.schedules import choose_every
 
 PERIODIC = [name for name in rp.list_methods() if "every" in {f.name for f in fields(rp.method_info(name).cls)}]
 GROWING = [name for name in PERIODIC if issubclass(rp.method_info(name).cls, rp.DropGrow)]

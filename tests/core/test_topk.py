@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from rankprune.topk import keep_largest, select
+from rankprune.core.select import keep_largest, select
 
 
 def brute(tensors: list[torch.Tensor], count: int) -> list[torch.Tensor]:

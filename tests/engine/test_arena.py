@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankprune.engine.arena import ALIGN, Buffer, place
+from rankprune.engine.backend.arena import ALIGN, Buffer, place
 
 
 def test_by_hand() -> None:

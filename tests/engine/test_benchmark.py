@@ -7,12 +7,12 @@ import os
 import pytest
 import torch
 
-from rankprune.engine.benchmark import benchmark
-from rankprune.models import create_model
+from rankprune.lab.bench.benchmark import benchmark
+from rankprune.lab.models import create_model
 
 
 def test_engines_in_turns_agree_and_absent_ones_are_named(tmp_path, monkeypatch):
-    import rankprune.engine.tuning as tuning
+    import rankprune.engine.backend.tuning as tuning
 
     monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
     torch.manual_seed(0)

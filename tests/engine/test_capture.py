@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from rankprune.engine import runtime
-from rankprune.engine.compiled import Compiled
+from rankprune.engine.compile import Compiled
 
 
 class Does(nn.Module):

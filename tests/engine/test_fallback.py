@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import rankprune as rp
-from rankprune.engine import compiled, fallback
+from rankprune.engine import compile as compiled
+from rankprune.engine import fallback
 
 
 class Parts(nn.Module):

@@ -25,7 +25,7 @@ QUICK = ("torchvision:shufflenet_v2_x0_5@65", "timm:edgenext_xx_small@64", "hf:b
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """Measured choices of these tests stay their own; the built kernels are shared."""
-    import rankprune.engine.tuning as tuning
+    import rankprune.engine.backend.tuning as tuning
 
     monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import rankprune as rp
-from rankprune.engine import compiled
-from rankprune.engine.compiled import Compiled
+from rankprune.engine import compile as compiled
+from rankprune.engine.compile import Compiled
 
 
 def same(model: nn.Module, fast: Compiled, *args: Any, **kwargs: Any) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankprune.engine import build
+from rankprune.engine.backend import build
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = "no-such-compiler"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankprune.engine import build, native
+from rankprune.engine.backend import build, native
 
 # A compiler that takes no time: it counts its calls and "links" by copying a library that the real one has made.
 COMPILER = """\

@@ -16,9 +16,9 @@ from torch import nn
 
 import rankprune as rp
 from rankprune.engine import runtime
-from rankprune.engine.compiled import Compiled
-from rankprune.engine.engine import default_threads
-from rankprune.models import create_model
+from rankprune.engine.backend.engine import default_threads
+from rankprune.engine.compile import Compiled
+from rankprune.lab.models import create_model
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -26,7 +26,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory):
     """Measured choices of these tests stay their own; the built kernels are shared."""
-    import rankprune.engine.tuning as tuning
+    import rankprune.engine.backend.tuning as tuning
 
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
@@ -328,7 +328,7 @@ def test_several_engines_and_callers_at_once():
 def test_a_forked_child_can_run():
     code = """
 import os, torch, rankprune as rp
-from rankprune.models import create_model
+from rankprune.lab.models import create_model
 net = create_model('cifar-resnet20', num_classes=10).eval(); x = torch.randn(1, 3, 32, 32)
 fast = rp.compile(net, x, threads=2, tune=False); want = fast(x)
 pid = os.fork()

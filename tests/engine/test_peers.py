@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rankprune.engine.peers import PEERS, Absent, joined
+from rankprune.lab.bench.peers import PEERS, Absent, joined
 
 
 def test_several_outputs_are_one_array() -> None:

@@ -6,14 +6,15 @@ import random
 
 import numpy as np
 import pytest
+from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.graph.graph.operator_table import OPERATORS
+from rankprune.engine.graph.graph.validate import check
 
-from rankprune.engine import planfile, strided
-from rankprune.engine.check import check
-from rankprune.engine.engine import Engine
-from rankprune.engine.graph import Graph, Node, Unsupported, Weight
-from rankprune.engine.native import ACTIVATIONS, OPERATIONS
-from rankprune.engine.operator_table import OPERATORS
-from rankprune.engine.packing import Choice
+from rankprune.engine import planfile
+from rankprune.engine.backend.engine import Engine
+from rankprune.engine.backend.native import ACTIVATIONS, OPERATIONS
+from rankprune.engine.backend.packing import Choice
+from rankprune.engine.graph.graph import strided
 
 
 def network() -> Graph:

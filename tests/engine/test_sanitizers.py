@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from _sanitized import sanitized_library, supports
-from rankprune.engine import build
+from rankprune.engine.backend import build
 
 SOURCE = Path(__file__).with_name("kernels_test.cpp")
 

@@ -14,13 +14,14 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from rankprune.engine.graph.graph.graph import Graph, Node, Weight
+from rankprune.engine.graph.graph.schema import Operator, integer
+from rankprune.engine.graph.graph.validate import Unsound, check
 
 from _mutate import sealed_plan
-from rankprune.engine import lowering, native, planfile, runtime, selfcheck
-from rankprune.engine.check import Unsound, check
-from rankprune.engine.graph import Graph, Node, Weight
-from rankprune.engine.packing import Choice
-from rankprune.engine.schema import Operator, integer
+from rankprune.engine import planfile, runtime
+from rankprune.engine.backend import lowering, native, selfcheck
+from rankprune.engine.backend.packing import Choice
 
 SRC = Path(planfile.__file__).parents[2]
 

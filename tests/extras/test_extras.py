@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
+from rankprune.core.method import DropGrow, Latent
 from rankprune.extras.rank_floor import matching_cover, row_and_column_cover, row_cover
 from rankprune.extras.tail_taylor import unit_and_tail
-from rankprune.method import DropGrow, Latent
 
 STEPS = 18
 
@@ -276,7 +276,7 @@ def test_tail_taylor_keeps_counts_and_raises_rank() -> None:
     torch.manual_seed(1)
     weight = torch.randn(32, 64) * torch.linspace(0.05, 1.0, 32)[:, None]
 
-    def prune(*extras: rp.method.Extra) -> nn.Module:
+    def prune(*extras: rp.Extra) -> nn.Module:
         model = nn.Linear(64, 32, bias=False)
         with torch.no_grad():
             model.weight.copy_(weight)
@@ -332,7 +332,7 @@ def test_rank_steer_resumes_bit_exactly(at: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
 
 
-def grown_lives(extras: list[rp.method.Extra]) -> set[int]:
+def grown_lives(extras: list[rp.Extra]) -> set[int]:
     """After how many updates the weights that five updates grow are cut; gradients ask for four new places each time.
 
     Learning is too slow for a grown weight to catch up with the old ones.

@@ -7,7 +7,7 @@ import torch
 
 import rankprune as rp
 from _nets import cnn, sgd
-from rankprune.recipes import RecipeError, load_recipe
+from rankprune.lab.recipes import RecipeError, load_recipe
 
 
 def test_attach_gives_options_to_the_extra_they_are_for() -> None:

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import rankprune as rp
 from _nets import cnn
-from rankprune.formats import _codes, sparse
-from rankprune.models.errors import WeightsError
-from rankprune.models.weights import read_state_dict
+from rankprune.formats import codes as _codes
+from rankprune.formats import sparse
+from rankprune.lab.models.errors import WeightsError
+from rankprune.lab.models.weights import read_state_dict
 
 
 @settings(max_examples=200, deadline=None)

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
-from rankprune.methods import _elimination, _fisher
-from rankprune.methods._elimination import removal_change, removal_costs
-from rankprune.methods._fisher import fisher_blocks, fisher_gradients
+from rankprune.methods.shared import elimination as _elimination
+from rankprune.methods.shared import fisher as _fisher
+from rankprune.methods.shared.elimination import removal_change, removal_costs
+from rankprune.methods.shared.fisher import fisher_blocks, fisher_gradients
 
 CE = nn.functional.cross_entropy
 

@@ -70,7 +70,7 @@ def stated_by_task(name: str) -> list[tuple[str, str, float]]:
 @pytest.mark.parametrize("name", rp.list_methods())
 def test_what_a_page_says_of_a_data_set_is_in_its_recipes(name: str) -> None:
     pytest.importorskip("pydantic")
-    from rankprune.recipes.names import task
+    from rankprune.lab.recipes.names import task
 
     for setting, data, value in stated_by_task(name):
         rows = [hyper or {} for recipe in TASKS[data] for row, hyper in task(recipe)["family"]["methods"].items()

@@ -8,7 +8,7 @@ from _line import Line
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.method import relative_importance
+from rankprune.core.method import relative_importance
 
 
 def test_relative_importance_by_hand() -> None:

@@ -11,8 +11,8 @@ from torch import nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.methods._redistribute import share_out
 from rankprune.methods.dsr import lengthening
+from rankprune.methods.shared.redistribute import share_out
 
 
 def test_threshold_by_hand() -> None:

@@ -9,8 +9,8 @@ from _line import Line
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.budget import kept, layer_counts
-from rankprune.schedules import cyclic
+from rankprune.core.budget import kept, layer_counts
+from rankprune.core.schedules import cyclic
 
 
 def test_the_schedule_by_hand() -> None:

@@ -90,7 +90,7 @@ def test_large_p_is_the_hard_threshold() -> None:
 
 
 def test_what_is_reserved_passes_unshrunk() -> None:
-    class Hold(rp.method.Extra):
+    class Hold(rp.Extra):
         def reserve(self, group):  # type: ignore[no-untyped-def]
             return {site: torch.tensor([[False, False, False, True]]) for site in group.sites}
 

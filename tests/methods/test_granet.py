@@ -11,6 +11,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
+from rankprune.core.budget import layer_counts
 
 
 def test_without_regeneration_it_is_gmp() -> None:
@@ -33,7 +34,7 @@ def test_from_half_density_along_the_cubic_to_the_exact_end() -> None:
     first = round(total / 2)
     assert sp.budget == first == sum(int(m.sum()) for m in sp.masks.values())
     shapes = [site.shape for site in sp.sites]
-    assert [int(m.sum()) for m in sp.masks.values()] == rp.budget.layer_counts(shapes, first, "erk")
+    assert [int(m.sum()) for m in sp.masks.values()] == layer_counts(shapes, first, "erk")
 
     def watch(t: int) -> None:
         number = min(t // 4 - 1, 5)

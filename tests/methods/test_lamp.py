@@ -11,8 +11,8 @@ from torch import nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
-from rankprune.budget import kept, lamp_scores
-from rankprune.method import DropGrow
+from rankprune.core.budget import kept, lamp_scores
+from rankprune.core.method import DropGrow
 
 
 def layers(seed: int = 0) -> nn.Module:

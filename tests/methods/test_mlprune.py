@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, vit
-from rankprune.methods._kfac import damped_inverse, kronecker_factors
+from rankprune.methods.shared.kfac import damped_inverse, kronecker_factors
 
 CE = nn.functional.cross_entropy
 

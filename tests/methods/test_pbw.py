@@ -8,7 +8,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.methods._rounds import cut_share, evenly
+from rankprune.methods.shared.rounds import cut_share, evenly
 
 
 def two_layers() -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train, train_scaled
-from rankprune.method import Site
-from rankprune.methods._rank_term import RankTerm
+from rankprune.core.method import Site
+from rankprune.methods.shared.rank_term import RankTerm
 
 
 def started(method: str = "rpg", **options: object) -> tuple[nn.Module, rp.Sparsifier]:

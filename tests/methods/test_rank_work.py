@@ -14,7 +14,7 @@ from torch import nn
 
 import rankprune as rp
 from _ranks import on_ranks
-from rankprune.methods import _rank_work
+from rankprune.methods.shared import rank_work as _rank_work
 from rankprune.rank.workers import owners
 
 COSTS = st.lists(st.integers(1, 20), min_size=1, max_size=7)

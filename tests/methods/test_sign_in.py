@@ -12,7 +12,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import adamw, batch, cnn, sgd, train
-from rankprune.budget import layer_counts
+from rankprune.core.budget import layer_counts
 from rankprune.methods.sign_in import split
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import adamw, cnn, sgd, train
-from rankprune.methods._sparse_learning import LEAST
+from rankprune.methods.shared.sparse_learning import LEAST
 from rankprune.methods.snfs import mean_momentum, momentum
 
 

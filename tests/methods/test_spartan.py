@@ -12,7 +12,7 @@ from torch import Tensor
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.methods._soft_topk import Part, price, pull_back, shares
+from rankprune.methods.shared.soft_topk import Part, price, pull_back, shares
 
 optimize = pytest.importorskip("scipy.optimize")
 

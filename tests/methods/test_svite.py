@@ -6,6 +6,7 @@ import torch
 
 import rankprune as rp
 from _nets import adamw, train, vit
+from rankprune.core.budget import layer_counts
 
 
 def test_counts_stand_and_updates_end() -> None:
@@ -15,7 +16,7 @@ def test_counts_stand_and_updates_end() -> None:
     names = set(sp.masks)
     assert {"patch.weight", "head.weight", "block.self_attn.in_proj_weight"} <= names
     counts = [int(m.sum()) for m in sp.masks.values()]
-    assert counts == rp.budget.layer_counts([site.shape for site in sp.sites], sp.budget, "erk")
+    assert counts == layer_counts([site.shape for site in sp.sites], sp.budget, "erk")
     seen: list[list[torch.Tensor]] = []
 
     def watch(_: int) -> None:

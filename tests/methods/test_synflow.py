@@ -11,8 +11,8 @@ from torch import nn
 
 import rankprune as rp
 from _nets import sgd
-from rankprune.budget import kept
-from rankprune.method import Group
+from rankprune.core.budget import kept
+from rankprune.core.method import Group
 from rankprune.methods.synflow import synaptic_flow
 
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import adamw, batch, cnn, sgd, train, vit
-from rankprune.methods import _fisher
-from rankprune.methods._fisher import fisher_gradients, inverse_diagonal, inverse_product
+from rankprune.methods.shared import fisher as _fisher
+from rankprune.methods.shared.fisher import fisher_gradients, inverse_diagonal, inverse_product
 
 CE = nn.functional.cross_entropy
 

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rankprune.models.extra import need
-from rankprune.recipes.schema import Recipe
-from rankprune.training import Watcher
+from rankprune._util import need
+from rankprune.lab.recipes.schema import Recipe
+from rankprune.lab.training import Watcher
 
 from .output import say
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rankprune.engine.benchmark import benchmark
-from rankprune.models import is_model_name, untrained
-from rankprune.training.weights import at_least_one, open_model
+from rankprune.lab.bench.benchmark import benchmark
+from rankprune.lab.models import is_model_name, untrained
+from rankprune.lab.training.weights import at_least_one, open_model
 
 from .output import emit
 

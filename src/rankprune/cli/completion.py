@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rankprune.models.extra import need
-from rankprune.recipes.names import list_recipes
+from rankprune._util import need
+from rankprune.lab.recipes.names import list_recipes
 
 from .parser import build_parser
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rankprune.training.analyze import analyze
-from rankprune.training.compare import comparison, read_results
+from rankprune.lab.training.analyze import analyze
+from rankprune.lab.training.compare import comparison, read_results
 
 from .output import emit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rankprune.recipes.names import list_recipes
+from rankprune.lab.recipes.names import list_recipes
 
 from .output import emit
 
@@ -23,8 +23,8 @@ def _some(what: str, pattern: str, found: list[str]) -> list[str]:
 
 
 def _methods(args: argparse.Namespace) -> int:
-    from rankprune._summary import table
-    from rankprune.method import list_methods, method_info
+    from rankprune.core.method import list_methods, method_info
+    from rankprune.core.summary import table
 
     infos = [method_info(name) for name in _some("method", args.pattern, list_methods(args.pattern))]
     found = [
@@ -42,7 +42,7 @@ def _methods(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from rankprune.training.environment import environment, extras
+    from rankprune.lab.training.environment import environment, extras
 
     here, optional = environment(), extras()
     lines = [f"{key:<12} {value}" for key, value in here.items() if key != "packages"]

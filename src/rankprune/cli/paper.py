@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankprune._summary import table
-from rankprune.paper import index, launch
-from rankprune.paper.evidence import percent
-from rankprune.paper.queue import accuracy
-from rankprune.paper.records import Record
-from rankprune.paper.work import Places, Share, Worker, in_parallel
+from rankprune.core.summary import table
+from rankprune.lab.paper import index, launch
+from rankprune.lab.paper.evidence import percent
+from rankprune.lab.paper.queue import accuracy
+from rankprune.lab.paper.records import Record
+from rankprune.lab.paper.work import Places, Share, Worker, in_parallel
 
 from .bars import Bars
 from .output import emit, say
@@ -46,7 +46,7 @@ def _list(args: argparse.Namespace, places: Places) -> int:
 
 
 def _figures(args: argparse.Namespace, places: Places) -> int:
-    from rankprune.paper.figures import write  # matplotlib belongs to an extra
+    from rankprune.lab.paper.figures import write  # matplotlib belongs to an extra
 
     files = [str(path) for path in write(places.results)]
     return emit(args.json, files, "\n".join(files) or "No run has a record yet: there is nothing to draw.")

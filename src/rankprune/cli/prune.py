@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rankprune.core.oneshot import prune
 from rankprune.formats import save
-from rankprune.oneshot import prune
-from rankprune.training.export import weights_file
-from rankprune.training.folder import writing
-from rankprune.training.weights import open_model
+from rankprune.lab.training.export import weights_file
+from rankprune.lab.training.folder import writing
+from rankprune.lab.training.weights import open_model
 
 from .output import emit
 

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from rankprune.report.collect import Collector
+from rankprune.lab.report.collect import Collector
 
 from .output import emit, say
 
@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from rankprune.report.page import write_page
+    from rankprune.lab.report.page import write_page
 
     data = Collector(args.runs, engine=args.engine).collect(say)
     size = write_page(data, Path(args.out))
@@ -30,7 +30,7 @@ def _report(args: argparse.Namespace) -> int:
 def _watch(args: argparse.Namespace) -> int:
     import torch
 
-    from rankprune.report.live import Server
+    from rankprune.lab.report.live import Server
 
     torch.set_num_threads(1)  # the run comes first
     with Server(args.runs, args.host, args.port) as server, contextlib.suppress(KeyboardInterrupt):
@@ -48,7 +48,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 def _figures(args: argparse.Namespace) -> int:
-    from rankprune.report.figures import write_figures
+    from rankprune.lab.report.figures import write_figures
 
     files = [str(path) for path in write_figures(Collector(args.runs).collect(say), Path(args.out))]
     return emit(args.json, files, "\n".join(files))

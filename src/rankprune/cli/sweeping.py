@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from rankprune.recipes.load import load_recipe
-from rankprune.training.compare import comparison
-from rankprune.training.smoke import smaller
-from rankprune.training.sweep import read_sweep, run_sweep
+from rankprune.lab.recipes.load import load_recipe
+from rankprune.lab.sweep.sweep import read_sweep, run_sweep
+from rankprune.lab.training.compare import comparison
+from rankprune.lab.training.smoke import smaller
 
 from .bars import Bars
 from .output import data_override, emit, say

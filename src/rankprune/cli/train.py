@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rankprune.recipes.load import load_recipe
-from rankprune.training import smoke, train
-from rankprune.training.compare import comparison
+from rankprune.lab.recipes.load import load_recipe
+from rankprune.lab.training import smoke, train
+from rankprune.lab.training.compare import comparison
 
 from .bars import Bars
 from .output import data_override, emit

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from .call import Call
-from .capture import capture
+from rankprune.engine.frontend.call import Call
+from rankprune.engine.frontend.capture import capture
+from rankprune.engine.frontend.segments import Segment, as_island, cut
+from rankprune.engine.frontend.trace import Traced
+
 from .program import Maker, Native, Program, Refused, island_context
-from .segments import Segment, as_island, cut
-from .trace import Traced
 
 BUDGET = 0.5  # seconds of a comparison, beyond its least number of turns
 TURNS = (4, 40)

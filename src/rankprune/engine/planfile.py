@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._atomic import write_atomic
-from .check import check
-from .graph import Graph, Node, Weight
-from .packing import Choice
-from .schema import shorten
+from rankprune._util import write_atomic
+from rankprune.engine.backend.packing import Choice
+from rankprune.engine.graph.graph.graph import Graph, Node, Weight
+from rankprune.engine.graph.graph.schema import shorten
+from rankprune.engine.graph.graph.validate import check
 
 MAGIC = b"RPENGINE"
 VERSION = 3

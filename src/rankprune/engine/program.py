@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .capture import Captured, Foreign, Literal
-from .engine import FEWEST, Choices, Engine
-from .fusion import fuse
-from .graph import Graph, Unsupported
-from .islands import Island, Key
-from .segments import Segment, Step, key_of
-from .tuning import Decision
-from .tuning import tune as measure
+from rankprune.engine.backend.engine import FEWEST, Choices, Engine
+from rankprune.engine.backend.tuning import Decision
+from rankprune.engine.backend.tuning import tune as measure
+from rankprune.engine.frontend.capture import Captured, Foreign, Literal
+from rankprune.engine.frontend.islands import Island, Key
+from rankprune.engine.frontend.segments import Segment, Step, key_of
+from rankprune.engine.graph.graph.fusion import fuse
+from rankprune.engine.graph.graph.graph import Graph, Unsupported
 
 Decisions = dict[bool, dict[int, Decision]]  # by layout (eight images at once?), then by node
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .graph import Node
-from .islands import Island
+from rankprune.engine.backend.tuning import Decision
+from rankprune.engine.frontend.islands import Island
+from rankprune.engine.graph.graph.graph import Node
+
 from .program import Native
-from .tuning import Decision
 
 
 @dataclass(frozen=True)

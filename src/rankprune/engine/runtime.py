@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from .engine import Engine, default_threads
-from .graph import Unsupported
-from .limits import Limits, TooLarge
+from rankprune.engine.backend.engine import Engine, default_threads
+from rankprune.engine.graph.graph.graph import Unsupported
+from rankprune.engine.graph.graph.limits import Limits, TooLarge
+
 from .planfile import DamagedPlan, read
 
 __all__ = ["DamagedPlan", "Network", "default_threads", "load"]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .call import Call
+from rankprune.engine.frontend.call import Call
+from rankprune.engine.frontend.trace import reason
+
 from .program import Program
-from .trace import reason
 
 TOLERANCE = 1e-3  # of the largest output: far above rounding, far below another result
 COARSE = 3e-2  # the same where the module rounds to 16 bits on its way

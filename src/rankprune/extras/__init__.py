@@ -6,8 +6,9 @@ import fnmatch
 from dataclasses import fields
 from typing import Any
 
-from .._registry import nearest
-from ..method import Extra
+from rankprune._util import nearest
+from rankprune.core.method import Extra
+
 from .grace import Grace
 from .ham import HAM
 from .rank_floor import RankFloor

@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..method import DropGrow, Extra, Group, Method, Site
-from ..schedules import check_share
-from ..topk import keep_largest, select
+from rankprune.core.method import DropGrow, Extra, Group, Method, Site
+from rankprune.core.schedules import check_share
+from rankprune.core.select import keep_largest, select
 
 _OUT = -1  # in a site's state: not in the mask. Else the number of updates through which it is still held.
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .._sharding import is_sharded, local
-from ..method import Extra, Site
+from rankprune.core.method import Extra, Site
+from rankprune.core.shards import is_sharded, local
 
 LARGEST = 1000.0  # norm of a tensor
 

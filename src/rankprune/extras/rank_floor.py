@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..method import Extra, Group, Score, Site
-from ..schedules import check_every, check_share
-from ..topk import keep_largest
+from rankprune.core.method import Extra, Group, Score, Site
+from rankprune.core.schedules import check_every, check_share
+from rankprune.core.select import keep_largest
 
 
 @dataclass

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import rank
-from .._sharding import local
-from ..method import Extra, Latent, Method, Site
-from ..schedules import check_every
+from rankprune import rank
+from rankprune.core.method import Extra, Latent, Method, Site
+from rankprune.core.schedules import check_every
+from rankprune.core.shards import local
 
 
 @dataclass

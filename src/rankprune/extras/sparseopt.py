@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .._sharding import local
-from ..method import Extra, Site
+from rankprune.core.method import Extra, Site
+from rankprune.core.shards import local
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..method import DropGrow, Extra, Group, Method, Site
+from rankprune.core.method import DropGrow, Extra, Group, Method, Site
 
 AFTER = (1, 3, 10)  # updates after which a grown weight is looked for
 _OUT = -1  # in a site's state: not in the mask. Else the number of the update that grew the weight; 0: the start.

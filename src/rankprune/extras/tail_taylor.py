@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import rank
-from ..method import Extra, Site
+from rankprune import rank
+from rankprune.core.method import Extra, Site
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import Any
 import safetensors.torch
 from torch import nn
 
-from .._atomic import write_atomic
+from rankprune._util import write_atomic
+
 from .sparse import ABOUT, need_dense
 
 

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from rankprune.models.extra import need
-
-from .._atomic import write_atomic
+from rankprune._util import need, write_atomic
 
 OPSET = 18  # the oldest that the exporter writes by itself; anything older is a conversion that often fails
 LARGEST = 2**31 - 1  # bytes of one protobuf message

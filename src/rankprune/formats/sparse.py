@@ -21,8 +21,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from .._atomic import write_atomic
-from . import _codes
+from rankprune._util import write_atomic
+
+from . import codes as _codes
 
 Values = Literal["exact", "float16", "bfloat16"]
 

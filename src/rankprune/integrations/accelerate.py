@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from rankprune import sparsifier as core
-from rankprune.models.extra import need
+from rankprune._util import need
+from rankprune.core import sparsifier as core
 
-from ._state import logged, restore, save
+from .state import logged, restore, save
 
 need("accelerate", "accelerate", "The hooks for Accelerate")
 

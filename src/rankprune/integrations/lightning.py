@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rankprune.models.extra import need
-from rankprune.sparsifier import Sparsifier, attach
+from rankprune._util import need
+from rankprune.core.sparsifier import Sparsifier, attach
 
-from ._state import logged
+from .state import logged
 
 need("lightning.pytorch", "lightning", "The Lightning callback")
 

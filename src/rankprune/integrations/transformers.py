@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rankprune.models.extra import need
-from rankprune.sparsifier import Sparsifier, attach
+from rankprune._util import need
+from rankprune.core.sparsifier import Sparsifier, attach
 
-from ._state import logged, restore, save
+from .state import logged, restore, save
 
 need("transformers", "transformers", "The callback for Hugging Face's Trainer")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._registry import list_methods, method_info
+from rankprune.core.registry import list_methods, method_info
 
 
 def __getattr__(name: str) -> Any:

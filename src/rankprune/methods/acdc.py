@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..method import Group, Score, Site, register
-from ..schedules import Step, as_step
+from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.schedules import Step, as_step
 
 
 @register(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..method import Group, Site, register
-from ._elimination import removal_change, removal_costs
-from ._fisher import fisher_blocks
-from ._fisher_surgery import FisherSurgery
+from rankprune.core.method import Group, Site, register
+from rankprune.methods.shared.elimination import removal_change, removal_costs
+from rankprune.methods.shared.fisher import fisher_blocks
+from rankprune.methods.shared.fisher_surgery import FisherSurgery
 
 
 @register(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .._site import seeded
-from ..method import Group, Method, Site, register
-from ..schedules import Step, Value, as_step, value_at
+from rankprune.core.layer import seeded
+from rankprune.core.method import Group, Method, Site, register
+from rankprune.core.schedules import Step, Value, as_step, value_at
 
 NEWBORN = 1e-12
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from ..method import Group, Site, register
-from ..schedules import Step, Value, as_step, value_at
-from ._redistribute import Redistributing
+from rankprune.core.method import Group, Site, register
+from rankprune.core.schedules import Step, Value, as_step, value_at
+from rankprune.methods.shared.redistribute import Redistributing
 
 PHASES = ((0.125, 1), (0.4, 2), (0.7, 4), (1.0, 8))  # until this share of training the period is so many times `every`
 

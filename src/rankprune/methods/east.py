@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..method import Group, Site, register
-from ..schedules import Step, as_step, cyclic
-from ._sparse_learning import SparseLearning
+from rankprune.core.method import Group, Site, register
+from rankprune.core.schedules import Step, as_step, cyclic
+from rankprune.methods.shared.sparse_learning import SparseLearning
 
 
 @register("east", paper="Li et al. 2024, arXiv:2411.13545", family="drop and grow", needs=("grad",))

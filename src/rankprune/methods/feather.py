@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..method import Site, register
-from ._threshold import Thresholded
+from rankprune.core.method import Site, register
+from rankprune.methods.shared.threshold import Thresholded
 
 
 @register(

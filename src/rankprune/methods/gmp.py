@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ..method import Gradual, Score, Site, register
+from rankprune.core.method import Gradual, Score, Site, register
 
 
 @register("gmp", paper="Zhu & Gupta 2017, arXiv:1710.01878", family="magnitude")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from .. import budget as budgets
-from ..method import Gradual, Group, Site, register
-from ..schedules import Step
-from ._sparse_learning import SparseLearning
+from rankprune.core import budget as budgets
+from rankprune.core.method import Gradual, Group, Site, register
+from rankprune.core.schedules import Step
+from rankprune.methods.shared.sparse_learning import SparseLearning
 
 
 @register(

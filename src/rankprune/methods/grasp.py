@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..method import Group, Score, Site, register
-from ._probe import agree, batches, check_batches, gradients, probing, refuse_shards
+from rankprune.core.method import Group, Score, Site, register
+from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
 @register(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..method import Group, Score, Site, register
-from ..schedules import Step, as_step
-from ._rounds import evenly, left_after, rounds_at_rate
+from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.schedules import Step, as_step
+from rankprune.methods.shared.rounds import evenly, left_after, rounds_at_rate
 
 
 @register("lamp", paper="Lee et al. 2021, arXiv:2010.07611", family="magnitude")

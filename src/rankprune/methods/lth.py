@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from .._gradients import GradientMask
-from .._sharding import local, sharded
-from .._site import canonical
-from ..method import Group, Score, Site, register
-from ..schedules import Step, as_step
-from ._rounds import check_rounds, cut_share, evenly, left_after, rounds_at_rate
+from rankprune.core.gradients import GradientMask
+from rankprune.core.layer import canonical
+from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.schedules import Step, as_step
+from rankprune.core.shards import local, sharded
+from rankprune.methods.shared.rounds import check_rounds, cut_share, evenly, left_after, rounds_at_rate
 
 
 @register(

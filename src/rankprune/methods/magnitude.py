@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..method import Score, Site, register
+from rankprune.core.method import Score, Site, register
 
 
 @register("magnitude", paper="Janowsky 1989; Han et al. 2015, arXiv:1506.02626", family="magnitude", moves=False)

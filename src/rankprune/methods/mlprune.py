@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..method import Group, register
-from ._kfac import damped_inverse, kronecker_factors
-from ._probe import check_batches
-from ._surgery import Surgery
+from rankprune.core.method import Group, register
+from rankprune.methods.shared.kfac import damped_inverse, kronecker_factors
+from rankprune.methods.shared.probe import check_batches
+from rankprune.methods.shared.surgery import Surgery
 
 
 @register(

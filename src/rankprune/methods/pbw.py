@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..method import Group, Score, Site, register
-from ..schedules import Step, as_step
-from ._rounds import check_rounds, evenly, left_after
+from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.schedules import Step, as_step
+from rankprune.methods.shared.rounds import check_rounds, evenly, left_after
 
 
 @register(

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..method import Group, Site, register
-from ..schedules import Step, as_step
+from rankprune.core.method import Group, Site, register
+from rankprune.core.schedules import Step, as_step
+
 from .topkast import TopKAST
 
 

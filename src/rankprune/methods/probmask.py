@@ -10,9 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .._site import seeded
-from ..method import Group, Latent, Site, register
-from ..schedules import Step, as_ramp, as_step, cosine, cubic
+from rankprune.core.layer import seeded
+from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.schedules import Step, as_ramp, as_step, cosine, cubic
 
 EPS = 1e-20  # inside logarithms, as the authors have it
 

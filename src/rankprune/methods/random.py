@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..method import Score, Site, register
+from rankprune.core.method import Score, Site, register
 
 
 @register("random", paper="Liu et al. 2022, arXiv:2202.02643", family="at initialisation", moves=False)

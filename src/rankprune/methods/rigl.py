@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ..method import DropGrow, Site, register
-from ..schedules import Step
-from ._itop import itop_settings
+from rankprune.core.method import DropGrow, Site, register
+from rankprune.core.schedules import Step
+from rankprune.methods.shared.itop import itop_settings
 
 
 @register("rigl", paper="Evci et al. 2020, arXiv:1911.11134", family="drop and grow", needs=("grad",))

@@ -9,9 +9,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from ..method import DropGrow, Gradual, Group, Site, register
-from ..schedules import Value, check_every
-from ._rank_term import RankTerm, check_lam
+from rankprune.core.method import DropGrow, Gradual, Group, Site, register
+from rankprune.core.schedules import Value, check_every
+from rankprune.methods.shared.rank_term import RankTerm, check_lam
 
 # λ and δ̃ of the authors' ImageNet runs; between them the nearest listed sparsity below holds.
 PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0.2)}

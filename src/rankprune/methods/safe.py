@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ..method import Group, Latent, Site, register
-from ..schedules import Step, as_step, check_every, cosine
-from ._second_look import second_look
+from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.schedules import Step, as_step, check_every, cosine
+from rankprune.methods.shared.second_look import second_look
 
 AUTHORS_STEPS = 200 * 391  # 200 epochs of CIFAR in batches of 128
 STRONGEST = 0.1

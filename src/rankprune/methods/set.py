@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..method import DropGrow, Group, Site, register
-from ..schedules import value_at
-from ._itop import itop_settings
+from rankprune.core.method import DropGrow, Group, Site, register
+from rankprune.core.schedules import value_at
+from rankprune.methods.shared.itop import itop_settings
 
 
 @register("set", paper="Mocanu et al. 2018, arXiv:1707.04780", family="drop and grow")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .._optimizers import another, skipped
-from ..method import Group, Latent, Site, register
-from ._rounds import check_rounds, evenly
+from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.optimizers import another, skipped
+from rankprune.methods.shared.rounds import check_rounds, evenly
 
 _MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a site's state
 

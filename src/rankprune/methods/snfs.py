@@ -9,11 +9,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .._sharding import local
-from ..method import Group, Site, register
-from ..schedules import Value
-from ._redistribute import Redistributing
-from ._sparse_learning import SparseLearning
+from rankprune.core.method import Group, Site, register
+from rankprune.core.schedules import Value
+from rankprune.core.shards import local
+from rankprune.methods.shared.redistribute import Redistributing
+from rankprune.methods.shared.sparse_learning import SparseLearning
 
 
 @register(

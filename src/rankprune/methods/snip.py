@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..method import Group, Score, Site, register
-from ._probe import agree, batches, check_batches, gradients, probing, refuse_shards
+from rankprune.core.method import Group, Score, Site, register
+from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
 @register(

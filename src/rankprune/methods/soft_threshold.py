@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..method import Group, Site, register
-from ..schedules import Step, as_ramp, cubic
-from ._threshold import Thresholded
+from rankprune.core.method import Group, Site, register
+from rankprune.core.schedules import Step, as_ramp, cubic
+from rankprune.methods.shared.threshold import Thresholded
 
 FIRST = 0.8  # density at the start unless `s_init` is given
 

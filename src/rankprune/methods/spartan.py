@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..method import Group, Latent, Site, register
-from ..schedules import Step, as_ramp, as_step, linear
-from ._soft_topk import Part, price, pull_back, shares
+from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.schedules import Step, as_ramp, as_step, linear
+from rankprune.methods.shared.soft_topk import Part, price, pull_back, shares
 
 
 @register(

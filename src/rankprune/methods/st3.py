@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..method import Site, register
-from ..schedules import Step
-from ._threshold import Thresholded
+from rankprune.core.method import Site, register
+from rankprune.core.schedules import Step
+from rankprune.methods.shared.threshold import Thresholded
 
 
 @register(

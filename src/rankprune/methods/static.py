@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from ..method import Group, Score, Site, register
+from rankprune.core.method import Group, Score, Site, register
 
 
 @register("static", paper="", family="magnitude", moves=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..method import register
-from ..schedules import Step
-from ._sparse_learning import SparseLearning
+from rankprune.core.method import register
+from rankprune.core.schedules import Step
+from rankprune.methods.shared.sparse_learning import SparseLearning
 
 
 @register(

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from ..method import Group, Score, Site, register
-from ._probe import batches, probing, refuse_shards
-from ._rounds import check_rounds
+from rankprune.core.method import Group, Score, Site, register
+from rankprune.methods.shared.probe import batches, probing, refuse_shards
+from rankprune.methods.shared.rounds import check_rounds
 
 # Their affine part alone passes a signal on in proportion; batch norm in eval mode does so by itself.
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..budget import kept
-from ..method import Group, Latent, Site, register
+from rankprune.core.budget import kept
+from rankprune.core.method import Group, Latent, Site, register
 
 
 @register(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..method import Group, Site, register
-from ._fisher import fisher_gradients, inverse_diagonal, inverse_product
-from ._fisher_surgery import FisherSurgery
+from rankprune.core.method import Group, Site, register
+from rankprune.methods.shared.fisher import fisher_gradients, inverse_diagonal, inverse_product
+from rankprune.methods.shared.fisher_surgery import FisherSurgery
 
 
 @register(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rankprune.rank.gradient import rank_grad, rank_grads
-from rankprune.rank.matching import structural_rank
-from rankprune.rank.spectrum import (
+from .gradient import rank_grad, rank_grads
+from .matching import structural_rank
+from .spectrum import (
     choose_k,
     delta_rank,
     effective_rank,
@@ -15,7 +15,7 @@ from rankprune.rank.spectrum import (
     svdvals,
     tail_energy,
 )
-from rankprune.rank.table import RankProfile, RankRow, feature_rank, profile
+from .table import RankProfile, RankRow, feature_rank, profile
 
 __all__ = [
     "RankProfile",

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankprune.rank.spectrum import matrix
-from rankprune.rank.workers import share_out
+from .spectrum import matrix
+from .workers import share_out
 
 # A float32 layer whose estimated relative error is above this is worked again in float64.
 _TOLERANCE = 1e-4

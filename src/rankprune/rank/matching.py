@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from rankprune.rank.spectrum import matrix
+from .spectrum import matrix
 
 
 def structural_rank(mask: Tensor) -> int:

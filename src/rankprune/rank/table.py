@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from rankprune._layers import weights_of
-from rankprune.rank.matching import structural_rank
-from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, exact_rank, matrix, rank_of, rounding, svdvals
-from rankprune.rank.workers import share_out
+from rankprune.prunable import weights_of
+
+from .matching import structural_rank
+from .spectrum import delta_rank_of, effective_rank_of, exact_rank, matrix, rank_of, rounding, svdvals
+from .workers import share_out
 
 
 @dataclass(frozen=True)

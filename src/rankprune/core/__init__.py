@@ -1,0 +1,1 @@
+"""The pruning core: prunable layers, masks, budgets, plans, and the hooks around an optimizer step."""

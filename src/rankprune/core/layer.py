@@ -1,0 +1,194 @@
+"""One prunable weight, and what the core and the methods may see of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rankprune.prunable import Kind, standardises
+
+from .optimizer_state import zero_outside
+from .shards import RowShards, local
+
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CACHED = 2**18  # weights masked at a time on a CPU
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+def canonical(name: str) -> str:
+    """A parameter's name without what DDP, torch.compile and others, one around another, put into it."""
+    *path, own = name.split(".")
+    return ".".join([*(part for part in path if part not in _WRAPPERS), own])
+
+
+def seeded(seed: int, step: int, name: str) -> torch.Generator:
+    """A generator keyed by (seed, step, name): the same on every rank and after every resume."""
+    digest = hashlib.blake2b(f"{seed}/{step}/{name}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
+
+
+@dataclass(eq=False)
+class Site:
+    """A weight with its mask. The parameter is looked up at use, so that whoever replaces it is followed."""
+
+    name: str  # as in named_parameters()
+    module: nn.Module
+    attribute: str
+    kind: Kind
+    mask: Tensor
+    transposed: bool = False
+    cost: int = 1  # what one weight costs of the budget: 1, or its MACs
+    shards: RowShards | None = None
+    optimizer: Optimizer | None = None  # the one that steps this weight
+    param_group: int = 0  # where in it
+    state: dict[str, Any] = field(default_factory=dict)  # the method's own; saved with the masks
+    seed: int = 0
+    step: int = 0  # the optimizer step of the update that is under way, from 1 (0: at attach)
+    scratch: Tensor | None = None  # the method's own, during one update
+    grad_scale: Tensor | None = None  # of a GradScaler whose optimizer unscales by itself
+    reserved: Tensor | None = None  # positions an extra holds whatever their score
+    seen: tuple[torch.dtype, torch.device] | None = None  # of the weight, when mask and state last followed it
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return getattr(self.module, self.attribute)
+
+    @property
+    def key(self) -> str:
+        return canonical(self.name)
+
+    @property
+    def weight(self) -> Tensor:
+        """The values (of this rank's part), without gradient tracking."""
+        return local(self.parameter.detach())
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of this weight now."""
+        return float(self.optimizer.param_groups[self.param_group]["lr"]) if self.optimizer else 0.0
+
+    @property
+    def value(self) -> Tensor:
+        """What is ranked by magnitude: the latent of a latent method, or the weight."""
+        latent = self.state.get("latent")
+        return self.weight if latent is None else latent
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.parameter.shape
+
+    @property
+    def rows(self) -> int:
+        """Output units: the rows of the weight as a matrix."""
+        return self.shape[1] if self.transposed else self.shape[0]
+
+    @property
+    def refills(self) -> bool:
+        """Whether the layer's forward turns the zeros of its weight into other values."""
+        return standardises(self.module)
+
+    @property
+    def numel(self) -> int:
+        return self.parameter.numel()
+
+    @property
+    def grad(self) -> Tensor:
+        """The dense gradient the optimizer sees: accumulated, all-reduced, unscaled; zeros where there is none."""
+        grad = self.parameter.grad
+        if grad is None:
+            return torch.zeros_like(self.weight)
+        grad = local(grad).detach()
+        return grad if self.grad_scale is None else grad / self.grad_scale.to(grad)
+
+    @torch.no_grad()
+    def add_gradient(self, term: Tensor) -> None:
+        """Add to the gradient that the optimizer will see, which may still carry a loss scale."""
+        assert self.parameter.grad is not None
+        local(self.parameter.grad).add_(term if self.grad_scale is None else term * self.grad_scale.to(term))
+
+    def count(self, mask: Tensor) -> int:
+        """True entries of a mask of this site, over all ranks that share it."""
+        count = torch.count_nonzero(mask)
+        return int(self.shards.sum(count) if self.shards else count)
+
+    def kept(self) -> int:
+        return self.count(self.mask)
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that belongs to this site and must not be written over."""
+        grad = self.parameter.grad
+        held = [self.weight, *(v for v in self.state.values() if isinstance(v, Tensor))]
+        return held if grad is None else [*held, local(grad)]
+
+    def random(self) -> Tensor:
+        """Uniform numbers of the weight's shape, keyed by (seed, step, name)."""
+        numbers = torch.rand(self.shape, generator=seeded(self.seed, self.step, self.key))
+        return self.part(numbers).to(self.weight.device)
+
+    def whole(self, part: Tensor) -> Tensor:
+        """The full tensor of which `part` lies here."""
+        return self.shards.gather(part) if self.shards else part
+
+    def part(self, whole: Tensor) -> Tensor:
+        """What lies here of a full tensor."""
+        return self.shards.scatter(whole) if self.shards else whole
+
+    def optimizer_state(self) -> list[Tensor]:
+        """The optimizer's tensors of the weight's shape: momenta and moments, whatever their names."""
+        state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
+        return [local(v) for v in state.values() if isinstance(v, Tensor) and v.shape == self.shape]
+
+    @torch.no_grad()
+    def clear_state(self, keep: Tensor) -> None:
+        """Zeros in the optimizer's state where `keep` is False, in value."""
+        state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
+        for name, value in state.items():
+            mine = isinstance(value, Tensor) and value.shape == self.shape
+            if mine and not zero_outside(state, name, local(value), keep):
+                zero_bits(local(value), keep)
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Bring mask and state after a weight that has changed its type or device, as `model.to` does."""
+        weight = self.weight
+        if self.seen == (weight.dtype, weight.device):
+            return
+        before, self.seen = self.seen, (weight.dtype, weight.device)
+        self.mask = self.mask.to(weight.device)
+        for key, value in self.state.items():
+            if isinstance(value, Tensor):
+                same = before is not None and value.dtype == before[0]
+                self.state[key] = value.to(weight.device, weight.dtype if same else value.dtype)
+
+    @torch.no_grad()
+    def hide_all(self) -> None:
+        """Exact zeros outside the mask, in the weight and in the optimizer's state."""
+        self.hide(self.weight)
+        self.clear_state(self.mask)
+
+    @torch.no_grad()
+    def hide(self, tensor: Tensor) -> None:
+        """Write exact zeros, in place, outside the mask: a NaN there is gone as well."""
+        if self.mask.device != tensor.device:
+            self.mask = self.mask.to(tensor.device)
+        zero_bits(tensor, self.mask)
+
+
+def zero_bits(tensor: Tensor, keep: Tensor) -> None:
+    """Exact zeros, in place, where `keep` is False.
+
+    As integers times 0 or 1: cheaper than `where`, and unlike a product of floats it clears a NaN. On a CPU by a few
+    rows at a time, so that the widened mask stays in the cache.
+    """
+    bits, keep = tensor.view(_BITS[tensor.element_size()]), keep.view(torch.int8)
+    rows = _CACHED * len(keep) // max(1, keep.numel()) if tensor.device.type == "cpu" else len(keep)
+    if rows >= len(keep):
+        bits.mul_(keep)
+        return
+    for part, kept in zip(bits.split(max(1, rows)), keep.split(max(1, rows)), strict=True):
+        part.mul_(kept)

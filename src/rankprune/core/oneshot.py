@@ -1,0 +1,107 @@
+"""Without a training loop: prune at once, scan the layers, re-estimate BatchNorm."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .attach import Sources, build_groups, make_report
+from .layer import Site
+from .method import Method, Score
+from .registry import method_info
+from .select import keep_largest
+from .summary import Report
+
+
+@torch.no_grad()
+def prune(
+    model: nn.Module,
+    method: str | Method = "lamp",
+    *,
+    sparsity: float,
+    distribution: str | None = None,
+    seed: int = 0,
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    include: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    data: Iterable[Any] | None = None,
+    loss_fn: Callable[..., Tensor] | None = None,
+) -> Report:
+    """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static".
+
+    The default cuts by magnitude with LAMP's counts per layer, as one global threshold can empty whole layers. With
+    another method, `distribution` is its own unless given.
+    """
+    info = method_info(method) if isinstance(method, str) else method.info
+    hyper = {} if distribution is None else {"distribution": distribution}
+    if not issubclass(info.cls, Score) or not info.cls.at_once:
+        raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
+    groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper, include)
+    (group,) = groups
+    group.final = group.method.final_budget(group)
+    group.start()
+    for site in group.sites:
+        site.hide(site.weight)
+    report = make_report(groups, left_out)
+    for warning in report.warnings:
+        warnings.warn(warning, stacklevel=3)
+    idle = report.kept - sum(site.count(site.weight) for site in group.sites)
+    if idle:
+        warnings.warn(f"{idle:,} of the {report.kept:,} weights that stay were 0 before: it is sparser", stacklevel=3)
+    return report
+
+
+@torch.no_grad()
+def sensitivity(
+    model: nn.Module,
+    evaluate: Callable[[nn.Module], float],
+    sparsities: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.98),
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+) -> dict[str, dict[float, float]]:
+    """What `evaluate(model)` gives with one layer at a time cut by magnitude; the model is left as it was."""
+    groups, _ = build_groups(Sources(model), "magnitude", 0.5, 1, dense, 0, (), {})
+    found: dict[str, dict[float, float]] = {}
+    for site in groups[0].sites:
+        found[site.name] = {sparsity: _with_layer_cut(model, site, sparsity, evaluate) for sparsity in sparsities}
+    return found
+
+
+def _with_layer_cut(model: nn.Module, site: Site, sparsity: float, evaluate: Callable[[nn.Module], float]) -> float:
+    before = site.weight.clone()
+    try:
+        site.mask = keep_largest(before.abs(), max(1, round(site.numel * (1 - sparsity))), shards=site.shards)
+        site.hide(site.weight)
+        return float(evaluate(model))
+    finally:
+        site.weight.copy_(before)
+
+
+@torch.no_grad()
+def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = None) -> None:
+    """Re-estimate the running statistics of BatchNorm as plain averages over the batches of a loader."""
+    waiting = islice(loader, batches)
+    first = list(islice(waiting, 1))  # before anything is reset
+    if not first:
+        raise ValueError(f"the loader gave no batch (batches={batches}) to average over: pass one that is not used up")
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    modes = {module: module.training for module in model.modules()}
+    momenta = {norm: norm.momentum for norm in norms}
+    device = next(model.parameters()).device
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # None: the cumulative average
+        norm.train()
+    try:
+        for batch in chain(first, waiting):
+            inputs = batch[0] if isinstance(batch, (list, tuple)) else batch
+            model(inputs.to(device))
+    finally:
+        for norm, momentum in momenta.items():
+            norm.momentum = momentum
+        for module, training in modes.items():
+            module.training = training

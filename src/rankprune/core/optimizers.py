@@ -1,0 +1,114 @@
+"""What the core must know of an optimizer: who is wrapped, who owns a weight, its state, whether zeros stay zero."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, Optimizer
+
+from .layer import Site
+
+
+def unwrap(optimizer: Any) -> Optimizer:
+    """The torch optimizer inside wrappers such as Accelerate's, or SAM's: there `second_step` steps the base alone."""
+    while (inner := _inside(optimizer)) is not None:
+        optimizer = inner
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{type(optimizer).__name__} is not a torch optimizer: pass the one whose step() is called")
+    if isinstance(optimizer, LBFGS):
+        raise ValueError("LBFGS evaluates the loss many times a step and is not supported: use SGD, Adam or another")
+    return optimizer
+
+
+def _inside(optimizer: Any) -> Optimizer | None:
+    found = (getattr(optimizer, name, None) for name in ("optimizer", "base_optimizer"))
+    return next((inner for inner in found if isinstance(inner, Optimizer)), None)
+
+
+def assign(sites: Sequence[Site], optimizers: Sequence[Optimizer]) -> None:
+    """Give each site the optimizer that steps it."""
+    for site in sites:
+        mine = [
+            (optimizer, index)
+            for optimizer in optimizers
+            for index, group in enumerate(optimizer.param_groups)
+            if any(site.parameter is p for p in group["params"])
+        ]
+        if len(mine) != 1:
+            many = "no optimizer" if not mine else f"{len(mine)} optimizers"
+            way_out = "add it, or leave it out with dense=" if not mine else "give it to one of them"
+            raise ValueError(f"{site.name} is in {many}: {way_out}")
+        site.optimizer, site.param_group = mine[0]
+
+
+def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+    """Clone the state tensors: `load_state_dict` aliases the checkpoint's, which must not be written into."""
+    for parameter in parameters:
+        state = optimizer.state.get(parameter, {})
+        for key, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[key] = value.clone()
+
+
+def another(optimizer: Optimizer, parameter: nn.Parameter) -> Optimizer:
+    """An optimizer of the same class and with the same defaults for one parameter."""
+    known = inspect.signature(type(optimizer).__init__).parameters
+    any_name = any(p.kind == p.VAR_KEYWORD for p in known.values())
+    return type(optimizer)([parameter], **{k: v for k, v in optimizer.defaults.items() if k in known or any_name})
+
+
+def keeps_zeros(optimizer: Optimizer) -> bool:
+    """Whether a weight that is 0 with state 0 and gradient 0 stays exactly 0 under this optimizer: found by trying it.
+
+    True of SGD and the Adam family; not of Muon, whose update mixes the entries of a matrix.
+    """
+    parameter = nn.Parameter(torch.linspace(-1.0, 1.0, 36).reshape(6, 6))
+    zeros = torch.sin(torch.arange(36.0) ** 2).reshape(6, 6) > 0.3  # no whole row or column: Muon keeps those
+    try:
+        trial = another(optimizer, parameter)
+        for group in optimizer.param_groups:
+            trial.state.clear()
+            trial.param_groups[0].update({k: v for k, v in group.items() if k not in ("params", "lr", "capturable")})
+            trial.param_groups[0].update(lr=0.01, capturable=False)  # the real rate may be 0 in a warm-up
+            for i in range(3):
+                with torch.no_grad():
+                    parameter.masked_fill_(zeros, 0.0)
+                parameter.grad = torch.sin(torch.arange(36.0).reshape(6, 6) + i).masked_fill(zeros, 0.0)
+                trial.step()
+                state = [v for v in trial.state[parameter].values() if isinstance(v, Tensor) and v.shape == zeros.shape]
+                if any(bool(t[zeros].count_nonzero()) for t in (parameter, *state)):
+                    return False
+    except Exception:  # an optimizer that cannot be tried is treated as one that does not keep zeros
+        return False
+    return True
+
+
+def within_step(optimizer: Optimizer) -> bool:
+    """Whether the caller's step hook belongs to a `super().step()` within a step of this optimizer.
+
+    torch wraps `step` of each class that was instantiated, so a subclass that calls its parent's runs the hooks twice.
+    A step that failed leaves no trace on the stack, as it would in a counter.
+    """
+    wrappers, frame = 0, sys._getframe(1)
+    while frame is not None and wrappers < 2:
+        is_wrapper = frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == Optimizer.__module__
+        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return wrappers > 1
+
+
+def skipped(optimizer: Optimizer) -> Tensor | None:
+    """The flag a GradScaler leaves on an optimizer that decides by itself (fused): 1 where the step was skipped."""
+    found = getattr(optimizer, "found_inf", None)
+    return found if isinstance(found, Tensor) else None
+
+
+def grad_scale(optimizer: Optimizer | None) -> Tensor | None:
+    """The scale gradients still carry when a fused optimizer unscales them by itself."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return scale if isinstance(scale, Tensor) else None

@@ -1,0 +1,243 @@
+"""The one stateful object, as a user sees it; `_hooks.py` is what it does around an optimizer step."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from . import checkpoint as _checkpoint
+from .attach import Sources, build_groups, make_report
+from .averaging import averages, shows_average
+from .gradients import all_finite
+from .layer import canonical
+from .method import Extra, Group, Latent, Method
+from .openmp import wait_asleep_late
+from .optimizers import unwrap
+from .shards import local
+from .step import StepHooks
+from .summary import Report, Timetable, refills
+
+__all__ = ["NotAtTarget", "Sparsifier", "attach"]
+
+
+class NotAtTarget(RuntimeError):
+    """The masks are not at the sparsity that was asked for."""
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    method: str | Method | Mapping[str, Any],
+    *,
+    sparsity: float | None = None,
+    total_steps: int,
+    dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    include: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
+    seed: int = 0,
+    extras: Sequence[Extra] = (),
+    example: Any = None,
+    data: Iterable[Any] | None = None,
+    loss_fn: Callable[..., Tensor] | None = None,
+    **hyper: Any,
+) -> Sparsifier:
+    """Make `optimizer.step()` prune the model; the training loop stays as it is.
+
+    `method` is a name, a configured method, or a mapping glob -> method (first match wins, each with its own sparsity).
+    `dense` leaves weights out and `include` adds others (embeddings, bare parameters), by glob or by module type.
+    `total_steps` counts optimizer steps. `example` is an input of the model, needed for `budget="macs"` only; `data`
+    (an iterable of batches) and `loss_fn(outputs, targets)` are for the methods whose `needs` name them.
+    """
+    wait_asleep_late()
+    sources = Sources(model, data, loss_fn, example)
+    groups, left_out = build_groups(sources, method, sparsity, total_steps, dense, seed, extras, hyper, include)
+    if refilled := [site.name for group in groups for site in group.sites if site.refills]:
+        warnings.warn(refills(refilled), stacklevel=2)
+    optimizers = [unwrap(o) for o in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
+    return Sparsifier(optimizers, groups, left_out)
+
+
+class Sparsifier(StepHooks):
+    """Returned by `attach`. Reads: masks, step, sparsity, target, budget, summary(). Ends with finalize()."""
+
+    def __init__(self, optimizers: list[Optimizer], groups: list[Group], left_out: Mapping[str, str]) -> None:
+        super().__init__(optimizers, groups)
+        self.left_out = dict(left_out)
+        self._report: Report | None = None
+
+    # -- what a user reads ------------------------------------------------------------------------------------------
+
+    @property
+    def masks(self) -> dict[str, Tensor]:
+        """Bool masks by parameter name; change them through `set_masks`."""
+        return {site.name: site.mask for site in self.sites}
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps taken since attach; those a GradScaler skipped do not count."""
+        return self._clock.steps
+
+    @property
+    def sparsity(self) -> float:
+        """Share of the prunable weights that is masked now."""
+        return 1.0 - sum(site.kept() for site in self.sites) / sum(site.numel for site in self.sites)
+
+    @property
+    def target(self) -> float:
+        """Share of the weights (of the MACs, with that budget) to be cut by the end."""
+        return 1.0 - sum(g.final for g in self.groups) / sum(g.total for g in self.groups)
+
+    @property
+    def budget(self) -> int:
+        """The declared budget now: a method that is exact at every step has just as many True in its masks."""
+        return sum(g.budget for g in self.groups)
+
+    @property
+    def explored(self) -> float | None:
+        """Share of the weights that were ever active, the R_s of in-time over-parameterisation (Liu et al. 2021).
+
+        Of the weights under methods that start sparse and grow; None where there is none.
+        """
+        sites = [site for site in self.sites if "explored" in site.state]
+        active = sum(site.count(site.state["explored"] | site.mask) for site in sites)
+        return active / sum(site.numel for site in sites) if sites else None
+
+    @property
+    def timetable(self) -> list[Timetable]:
+        """When masks are updated, one entry per method; `print(sp)` shows it."""
+        return [group.timetable() for group in self.groups]
+
+    def __repr__(self) -> str:
+        head = f"Sparsifier(step {self.step:,} of {self.groups[0].total_steps:,}, target sparsity {self.target:.4%})"
+        return "\n".join([head, *(f"  {entry}" for entry in self.timetable)])
+
+    def summary(self) -> Report:
+        """Weights kept per layer, and what was left out and why; prints as a table."""
+        title = f"step {self.step} of {self.groups[0].total_steps}, target sparsity {self.target:.4%}"
+        title += f", explored {self.explored:.2%}" if self.explored is not None else ""
+        return make_report(self.groups, self.left_out, title)
+
+    # -- what a user does -------------------------------------------------------------------------------------------
+
+    def set_masks(self, masks: Mapping[str, Tensor]) -> None:
+        """Replace masks by name; weights and optimizer state outside them become 0."""
+        sites = {site.key: site for site in self.sites}
+        for name, mask in masks.items():
+            if canonical(name) not in sites:
+                raise ValueError(f"there is no prunable weight {name!r} to mask: summary() lists them")
+            shape = sites[canonical(name)].mask.shape
+            if mask.shape != shape or mask.dtype != torch.bool:
+                raise ValueError(f"the mask of {name} is {mask.dtype} {tuple(mask.shape)}: not bool {tuple(shape)}")
+        for name, mask in masks.items():
+            sites[canonical(name)].mask.copy_(mask)
+        for group in self.groups:
+            group.budget = group.spent()
+        self._clean()
+
+    def apply_to(self, other: nn.Module) -> None:
+        """Zero another copy of the model (an EMA, say) outside the masks."""
+        parameters = {canonical(name): p for name, p in other.named_parameters()}
+        for site in self.sites:
+            if site.key not in parameters or parameters[site.key].shape != site.shape:
+                raise ValueError(f"{site.name} is not the same in the other model: pass a copy of the one attached to")
+            site.hide(local(parameters[site.key].detach()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Clock, packed masks and the methods' state: plain tensors, numbers and strings."""
+        self._settle()
+        return _checkpoint.pack(self.groups, self.step)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state` was taken. Load the model and the optimizer as well, before or after, in any order."""
+        self._settle()
+        self._clock.steps = _checkpoint.unpack(state, self.groups)
+        self._dirty = self._restored = True
+        for site, values in self._removed.items():
+            if not self._changed(site):  # the weights were loaded before attach cut them
+                site.weight.copy_(values)
+        self._removed = {}
+
+    def finalize(self, project: bool = False) -> Report:
+        """Check that the target is reached exactly, leave true zeros in the weights, take the hooks off; report.
+
+        Off the target: raises NotAtTarget, or with `project=True` cuts the smallest weights at once.
+        """
+        if self._report is None:
+            self._settle()
+            self._check_trained(project)
+            for group in self.groups:
+                if not group.at_target() and project:
+                    group.project()
+                elif not group.at_target():
+                    raise NotAtTarget(self._off_target(group))
+            self._clean()
+            self._report = self.summary()
+            for warning in self._report.warnings:
+                warnings.warn(warning, stacklevel=2)
+            self.detach()
+        return self._report
+
+    def _check_trained(self, project: bool) -> None:
+        """Refuse what no training has gone over, and weights that are not numbers."""
+        for group in self.groups:
+            updates, name = group.updates(), group.method.info.name
+            if self.step == 0 and len(updates) and not project:
+                raise NotAtTarget(
+                    f"the attached optimizer took no step, so {name} made none of its {len(updates)} mask updates: "
+                    "attach to the optimizer whose step() is called, or pass project=True to end here"
+                )
+        for optimizer in self.optimizers:
+            latent = any(isinstance(group.method, Latent) for group, _ in self._of(optimizer))
+            if latent and averages(optimizer) and not shows_average(optimizer):
+                raise ValueError(
+                    f"{type(optimizer).__name__} is in training mode: call optimizer.eval() before finalize(), "
+                    "so that the average it has found is what is kept"
+                )
+        self._clean()
+        for site in self.sites:
+            if not all_finite([site], grads=False):
+                raise ValueError(
+                    f"{site.name} holds a weight that is NaN or infinite at step {self.step}: "
+                    "go back to a checkpoint from before the training diverged"
+                )
+
+    # -- copies -----------------------------------------------------------------------------------------------------
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sparsifier:
+        """A sparsifier of the copied model and optimizer: deepcopy((model, optimizer, sp)) copies them together."""
+        if any(site.shards for site in self.sites):
+            raise TypeError("a sparsifier of sharded weights cannot be copied: load its state_dict() into another one")
+        self._settle()
+        for group in self.groups:  # batches are shared: a loader is not ours to copy
+            memo[id(group.data)] = group.data
+        twin: Sparsifier = object.__new__(type(self))
+        memo[id(self)] = twin
+        own = {k: v for k, v in vars(self).items() if k not in ("_hooks", "_gradients", "_versions")}
+        vars(twin).update(copy.deepcopy(own, memo), _hooks=[], _gradients={})
+        twin._look()
+        if self._hooks:
+            twin._register()
+        return twin
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a sparsifier hangs on its optimizer and cannot be pickled: save sp.state_dict() beside those of model and "
+            "optimizer, or copy all three with copy.deepcopy((model, optimizer, sp))"
+        )
+
+    def _off_target(self, group: Group) -> str:
+        reached = group.method.reached_at(group)
+        keeps = f"{group.method.info.name} keeps {group.spent():,} of {group.total:,} at step {self.step}"
+        if self.step < reached:
+            return (
+                f"{keeps} and reaches the {group.final:,} asked for at step {reached}: "
+                f"train until then, or pass project=True to cut the rest now"
+            )
+        waits = " (an update met a weight or gradient that is not finite, and waits)" if group.retry else ""
+        return f"{keeps}, not the {group.final:,} asked for{waits}: pass project=True to cut to it now"

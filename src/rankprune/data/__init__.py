@@ -1,9 +1,0 @@
-"""Data by name: the embedded Fashion-MNIST slice, CIFAR-10 in its official files, folders of images, COCO."""
-
-from __future__ import annotations
-
-from rankprune.data.base import IGNORE, DataModule
-from rankprune.data.errors import DataError
-from rankprune.data.load import list_data, load_data
-
-__all__ = ["IGNORE", "DataError", "DataModule", "list_data", "load_data"]

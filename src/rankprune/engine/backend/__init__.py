@@ -1,0 +1,1 @@
+"""From the graph to native code: layout, lowering, packing, kernel choice, tuning."""

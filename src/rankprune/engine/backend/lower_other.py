@@ -1,0 +1,91 @@
+"""The operators without a window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankprune.engine.graph.graph.graph import Node, Unsupported
+
+from . import lower_window
+from .native import LANES, Active, Linear, Mean, Norm, View
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+LINEAR_OUTPUTS = 16  # of a task, as in matrix.h
+DENSE_FROM = 0.3  # a vector's product is dense from this density on
+
+
+def linear(state: Lowering, node: Node) -> None:
+    if state.images or len(state.graph.shapes[node.inputs[0]]) == 2:
+        lower_window.linear(state, node)
+        return
+    weight = node.kernel
+    outputs, inputs = weight.shape
+    _, source = state.input(node.inputs[0])
+    _, target = state.output(node.output)
+    uses, res = [source, target], None
+    if len(node.inputs) > 1:
+        _, res = state.input(node.inputs[1])
+        uses.append(res)
+    if weight.nonzeros > DENSE_FROM * weight.size or inputs > 65536:
+        state.meter.need(4 * outputs * (2 * inputs + LANES))
+        values = np.zeros((outputs, -(-inputs // LANES) * LANES), np.float32)
+        values[:, :inputs] = weight.dense()
+        columns, starts = None, np.zeros(1, np.int64)
+    else:
+        position, values = weight.entries()
+        columns = (position % inputs).astype(np.uint16)
+        starts = np.searchsorted(position, np.arange(outputs + 1, dtype=np.int64) * inputs).astype(np.int64)
+    bias = node.arrays["bias"]
+
+    def params() -> Linear:
+        return Linear(
+            source.at, target.at, -1 if res is None else res.at, inputs, outputs,
+            Active.of(node.attrs), values.ctypes.data, bias.ctypes.data,
+            None if columns is None else columns.ctypes.data, starts.ctypes.data,
+        )  # fmt: skip
+
+    arrays = [values, bias, starts] + ([] if columns is None else [columns])
+    state.call(params, -(-outputs // LINEAR_OUTPUTS), uses, arrays, values.size + outputs)
+
+
+def layernorm(state: Lowering, node: Node) -> None:
+    """Over the channels of tokens or of an image."""
+    layout, source = state.input(node.inputs[0])
+    if len(layout.shape) == 2 and state.images:
+        raise Unsupported("LayerNorm of tokens needs one image at a time")
+    out, target = state.output(node.output)
+    weight, bias = node.arrays["weight"], node.arrays["bias"]
+    state.call(
+        lambda: Norm(
+            layout.view(source.at), out.view(target.at), layout.slabs, layout.channels, layout.rows,
+            weight.ctypes.data, bias.ctypes.data, node.attrs["eps"],
+        ),
+        layout.slabs * -(-layout.rows // 2), [source, target], [weight, bias],
+    )  # fmt: skip
+
+
+def mean(state: Lowering, node: Node) -> None:
+    """Of all pixels of each channel, or of all tokens."""
+    layout, source = state.input(node.inputs[0])
+    shape = state.graph.shapes[node.inputs[0]]
+    if len(shape) == 2 and state.images:
+        raise Unsupported("a mean of tokens needs one image at a time")
+    _, target = state.output(node.output)
+    if len(shape) == 2:  # rows of 8 tokens are columns of one block after another
+        slabs, slab, rows, width = layout.rows, LANES, 1, shape[0]
+    else:
+        slabs, slab, rows, width = layout.slabs, layout.slab, layout.rows, shape[2]
+    state.call(
+        lambda: Mean(
+            View(source.at + layout.origin, slab, layout.channel), target.at, LANES if state.images else 1, slabs,
+            layout.channels, rows, width, state.images,
+        ),
+        layout.channels, [source, target],
+    )  # fmt: skip
+
+
+HANDLERS = {"linear": linear, "layernorm": layernorm, "mean": mean}

@@ -1,0 +1,114 @@
+"""Products of two computed matrices, softmax, and attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankprune.engine.graph.graph.graph import Node, Unsupported
+
+from .layout import Layout
+from .native import LANES, Attention, Operand, Product, Softmax
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+TOKENS = 16  # rows of a task, as in api.h
+
+
+def place(layout: Layout, at: int, spec: Sequence[int]) -> Operand:
+    """An operand of tokens [T, C]: `spec` has its first token and channel, and the steps of both along each axis."""
+    token, channel, *steps = spec
+    strides = [t + c * layout.channel for t, c in zip(steps[::2], steps[1::2])]
+    return Operand(at + layout.origin + token + channel * layout.channel, *strides)
+
+
+def result(layout: Layout, at: int, heads: int, rows: int, columns: int, stacked: int) -> Operand:
+    """The result of each group and head: groups follow one another in the tokens (`stacked`) or in the channels."""
+    group = rows if stacked else heads * columns * layout.channel
+    return Operand(at + layout.origin, group, columns * layout.channel, 1, layout.channel)
+
+
+def _single(state: Lowering, what: str) -> None:
+    if state.images:
+        raise Unsupported(f"{what} needs one image at a time")
+
+
+def product(state: Lowering, node: Node) -> None:
+    _single(state, "a product of two computed matrices")
+    (al, a), (bl, b) = (state.input(value) for value in node.inputs)
+    out, target = state.output(node.output)
+    n = node.attrs
+    groups, heads, rows, columns, depth = n["sizes"]
+    state.scratch = max(state.scratch, TOKENS * columns)
+    state.call(
+        lambda: Product(
+            place(al, a.at, n["a"]), place(bl, b.at, n["b"]),
+            result(out, target.at, heads, rows, columns, n["stacked"]), groups, heads, rows, columns, depth, 1.0,
+        ),
+        groups * heads * -(-rows // TOKENS), [a, b, target], work=groups * heads * (rows + 15) * columns * depth,
+    )  # fmt: skip
+
+
+def softmax(state: Lowering, node: Node) -> None:
+    """Over the channels of each group, or over a vector."""
+    layout, source = state.input(node.inputs[0])
+    shape = state.graph.shapes[node.output]
+    groups = node.attrs.get("groups", 1)
+    if len(shape) > 2 or (state.images and (len(shape) != 1 or groups > 1)):
+        raise Unsupported("softmax needs tokens or a vector")
+    out, target = state.output(node.output)
+    count = math.prod(shape) if len(shape) == 1 and not state.images else 0
+    state.call(
+        lambda: Softmax(
+            layout.view(source.at), out.view(target.at), layout.channels // groups, layout.rows, groups, count
+        ),
+        1 if count else layout.rows * groups, [source, target],
+    )  # fmt: skip
+
+
+def attention(state: Lowering, node: Node) -> None:
+    _single(state, "attention")
+    (ql, q), (kl, k), (vl, v) = (state.input(value) for value in node.inputs[:3])
+    out, target = state.output(node.output)
+    n = node.attrs
+    groups, heads, tokens, keys, dim, value_dim = n["sizes"]
+    state.scratch = max(state.scratch, TOKENS * (keys + value_dim))
+    scale = np.ascontiguousarray(node.arrays["scale"])
+    uses, arrays, constant = [q, k, v, target], [scale], None
+    if "bias" in node.arrays:  # [group][head][key][token]
+        found = node.arrays["bias"]
+        constant = np.concatenate([found.reshape(-1), np.zeros(LANES, np.float32)])
+        arrays.append(constant)
+        sizes, steps = found.shape, np.cumprod([1, *found.shape[:0:-1]])[::-1]
+        group, head, key, token = (int(step) if n > 1 else 0 for n, step in zip(sizes, steps))
+    elif len(node.inputs) > 3:
+        bl, mask = state.input(node.inputs[3])
+        uses.append(mask)
+        key, token = (bl.channel, 1) if len(bl.shape) == 2 else (1, 0)
+        group, head = heads * keys * key, keys * key
+
+    def bias() -> Operand:
+        if constant is not None:
+            return Operand(0, group, head, token, key)
+        if len(node.inputs) > 3:
+            return Operand(mask.at + bl.origin, group, head, token, key)
+        return Operand(-1, 0, 0, 0, 0)
+
+    scale_group, scale_head = (1 if n > 1 else 0 for n in scale.shape)
+    state.call(
+        lambda: Attention(
+            place(ql, q.at, n["q"]), place(kl, k.at, n["k"]), place(vl, v.at, n["v"]),
+            result(out, target.at, heads, tokens, value_dim, n["stacked"]), bias(), groups, heads, dim, value_dim,
+            tokens, keys, scale_group * scale.shape[1], scale_head, scale.ctypes.data,
+            None if constant is None else constant.ctypes.data,
+        ),
+        groups * heads * -(-tokens // TOKENS), uses, arrays,
+        groups * heads * (tokens + 15) * keys * (dim + value_dim + 4),
+    )  # fmt: skip
+
+
+HANDLERS = {"product": product, "softmax": softmax, "attention": attention}

@@ -1,0 +1,291 @@
+"""Convolutions, linear layers over tokens, and pooling: everything that slides a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankprune.engine.graph.graph.graph import Node, Unsupported
+
+from .arena import Buffer
+from .layout import Layout, apart
+from .native import LANES, Active, Border, Conv, Planes, Pool, View, Window
+from .packing import PackedWeight, fit, packing_bytes
+from .shape_choice import default_choice
+
+if TYPE_CHECKING:
+    from .lowering import Lowering
+
+_WINDOW = ("stride", "padding", "dilation")
+PLANE_CHANNELS = 8  # of a task, as in planes.h
+
+
+@dataclass(frozen=True)
+class PlaneSet:
+    """Planes of one channel, [phase of the row][tap along x], so that each tap reads aligned rows."""
+
+    x_first: np.ndarray
+    y_first: np.ndarray
+    rows: int  # of a plane
+    slabs: int
+    taps: np.ndarray  # offset in rows of each tap, [ky, kx]
+
+    @property
+    def count(self) -> int:
+        return self.x_first.size * self.y_first.size
+
+    @property
+    def channel(self) -> int:
+        """Floats between channels."""
+        return apart(self.count * self.rows * LANES)
+
+    @property
+    def centre(self) -> int:
+        """The plane that is the input as it is, or -1."""
+        found = np.flatnonzero(self.x_first == 0)
+        return int(found[0]) if found.size and self.y_first.size == 1 else -1
+
+
+def plane_set(
+    out: tuple[int, ...], kernel: list[int], stride: list[int], pad: list[int], dilation: list[int]
+) -> PlaneSet:
+    """Output (y, x) and tap (ky, kx) read input row stride·y + dilation·ky − pad: a phase and a shift of its plane."""
+    height, width = out[1:]
+    shift, phase = np.divmod(np.arange(kernel[0]) * dilation[0] - pad[0], stride[0])
+    phases, which = np.unique(phase, return_inverse=True)
+    lowest = shift.min()
+    rows = int(height + shift.max() - lowest)
+    x_first = np.arange(kernel[1], dtype=np.int64) * dilation[1] - pad[1]
+    taps = (which[:, None] * kernel[1] + np.arange(kernel[1])[None, :]) * rows + (shift - lowest)[:, None]
+    y_first = (stride[0] * lowest + phases).astype(np.int64)
+    return PlaneSet(x_first, y_first, rows, -(-width // LANES), taps)
+
+
+def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> tuple[Callable[[int], Planes], Buffer]:
+    value = node.inputs[0]
+    channels, height, width = state.graph.shapes[value]
+    plain = value in state.plain
+    layout, source = (state.layouts[value], state.places[value]) if plain else state.input(value)
+    stride = node.attrs["stride"]
+    chan = made.channel
+
+    there = made.centre if value in state.in_planes else -1
+
+    def params(at: int) -> Planes:
+        view = View(source.at, 0, height * width) if plain else layout.view(source.at)
+        return Planes(
+            view, plain, channels, height, width, at, channels * chan, chan, made.slabs, made.rows, made.x_first.size,
+            made.y_first.size, stride[1], stride[0], made.x_first.ctypes.data, made.y_first.ctypes.data, there, fill,
+        )  # fmt: skip
+
+    return params, source
+
+
+def planes_of(state: Lowering, node: Node, kernel: list[int]) -> PlaneSet:
+    """The planes of a node's input; the attributes are a file's, so that the tables' size is looked at first."""
+    stride, pad, dilation = (node.attrs[k] for k in _WINDOW)
+    state.meter.need(32 * (kernel[0] + 1) * (kernel[1] + 1))
+    return plane_set(state.graph.shapes[node.output], kernel, stride, pad, dilation)
+
+
+def among_planes(state: Lowering, value: int) -> Layout | None:
+    """Where a value lies as the centre plane of the one convolution that uses it, which then need not copy it."""
+    graph, users = state.graph, state.users.get(value, [])
+    if len(users) != 1 or users[0].op != "conv" or users[0].inputs != [value, *users[0].inputs[1:]]:
+        return None
+    node = users[0]
+    kernel = list(node.kernel.shape[2:])
+    channels, height, width = graph.shapes[value]
+    out = graph.shapes[node.output]
+    if value in graph.outputs or value in node.inputs[1:] or kernel == [1, 1]:
+        return None
+    if node.attrs["stride"] != [1, 1]:
+        return None
+    made = planes_of(state, node, kernel)
+    top = -int(made.y_first[0])
+    if made.centre < 0 or out[2] != width or top < 0 or top + height > made.rows:
+        return None
+    chan = made.channel
+    origin = (made.centre * made.rows + top) * LANES
+    return Layout(
+        graph.shapes[value], False, made.slabs, channels, height, channels * chan, chan, origin,
+        made.slabs * channels * chan,
+    )  # fmt: skip
+
+
+def conv(state: Lowering, node: Node) -> None:
+    value = node.inputs[0]
+    kernel, stride, pad, dilation = (
+        list(node.kernel.shape[2:]),
+        *(node.attrs[k] for k in ("stride", "padding", "dilation")),
+    )
+    groups = node.attrs["groups"]
+    if state.images:
+        layout, source = state.input(value)
+        state.meter.need(32 * kernel[0] * kernel[1])
+        y = np.arange(kernel[0])[:, None] * dilation[0] * (layout.slab // LANES)
+        taps = y + np.arange(kernel[1])[None, :] * dilation[1]
+        shift = -pad[0] * layout.slab - pad[1] * LANES
+        _multiply(
+            state, node, source, layout.origin + shift, layout.slab * stride[0], layout.channel, stride[1], taps, groups
+        )
+    elif kernel == [1, 1] and stride == [1, 1] and pad == [0, 0]:
+        layout, source = state.input(value)
+        one = np.zeros((1, 1), np.int64)
+        _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups)
+    else:
+        made = planes_of(state, node, kernel)
+        params, source = planes_params(state, node, made, 0.0)
+        channels = state.graph.shapes[value][0]
+        chan = made.channel
+        target = source if value in state.in_planes else state.buffer(made.slabs * channels * chan)
+        tasks = made.slabs * -(-channels // PLANE_CHANNELS)
+        work = made.slabs * channels * chan
+        state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first], work)
+        _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps, groups)
+
+
+def linear(state: Lowering, node: Node) -> None:
+    """Over tokens, or over lanes of images."""
+    layout, source = state.input(node.inputs[0])
+    if len(layout.shape) != (1 if state.images else 2):
+        raise Unsupported("a linear layer over tokens needs one image at a time")
+    one = np.zeros((1, 1), np.int64)
+    _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups=1)
+
+
+def _multiply(
+    state: Lowering, node: Node, source: Buffer, origin: int, slab: int, channel: int, step: int, taps: np.ndarray,
+    groups: int,
+) -> None:  # fmt: skip
+    home = None if state.images else state.home(node)
+    out, target = state.output(node.output, home)
+    weight = node.kernel
+    outputs, inputs = weight.shape[:2]
+    channel_rows = channel // LANES
+    choice = state.choices.get(state.node)
+    if choice is None:
+        choice = default_choice(weight, groups, taps, out.rows, out.slabs, state.threads)
+    choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs)
+    state.meter.need(packing_bytes(weight, choice))
+    packed = state.packs.get(state.node, weight, taps, channel_rows, groups, choice)
+    splits = packed.splits(choice.groups)
+    state.used[state.node] = choice
+    state.packed[state.node] = PackedWeight(weight, packed, taps, channel_rows, groups, choice)
+    if packed.blocks > 1:
+        widest = int(np.diff(splits).max())
+        state.scratch = max(state.scratch, widest * choice.width * choice.height * LANES)
+    bias = node.arrays["bias"]
+    res, uses = None, [source, target]
+    if len(node.inputs) > 1:
+        res_layout, res = state.input(node.inputs[1])
+        uses.append(res)
+
+    def params() -> Conv:
+        skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
+        return Conv(
+            View(source.at + origin, slab, channel), out.view(target.at), skip, step * LANES, out.slabs, out.rows,
+            outputs, Active.of(node.attrs), choice.width, choice.height, choice.groups,
+            packed.blocks, packed.values.ctypes.data, bias.ctypes.data, packed.offsets.ctypes.data,
+            packed.starts.ctypes.data, packed.base.ctypes.data, splits.ctypes.data,
+        )  # fmt: skip
+
+    tasks = out.slabs * -(-out.rows // choice.height) * choice.groups
+    arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
+    work = out.slabs * out.rows * LANES * (packed.values.size + 4 * packed.starts.size)
+    state.call(params, tasks, uses, arrays, work)
+
+
+def pool(state: Lowering, node: Node) -> None:
+    a = node.attrs
+    kernel, stride, pad, dilation = (a[k] for k in ("kernel", "stride", "padding", "dilation"))
+    channels, height, width = state.graph.shapes[node.inputs[0]]
+    if state.images:
+        source_layout, source = state.input(node.inputs[0])
+        out, target = state.output(node.output)
+        state.call(
+            lambda: Window(
+                source_layout.view(source.at), out.view(target.at), channels, height, width, out.slabs, out.rows,
+                *kernel, *stride, *pad, *dilation, a["average"], a["count_pad"],
+            ),
+            out.slabs * channels,
+            [source, target],
+            work=out.slabs * channels * out.rows * LANES * (kernel[0] * kernel[1] + 1),
+        )  # fmt: skip
+        return
+    made = planes_of(state, node, kernel)
+    params, source = planes_params(state, node, made, 0.0 if a["average"] else -np.inf)
+    out, target = state.output(node.output)
+    offsets = np.ascontiguousarray(made.taps.reshape(-1), np.int64)
+    scale = (
+        _reciprocals(out, height, width, kernel, stride, pad, a["count_pad"])
+        if a["average"]
+        else np.ones(1, np.float32)
+    )
+    plane = made.count * made.rows * LANES
+    state.scratch = max(state.scratch, plane)
+    state.call(
+        lambda: Pool(
+            params(0),
+            out.view(target.at),
+            out.rows,
+            offsets.size,
+            a["average"],
+            offsets.ctypes.data,
+            scale.ctypes.data,
+        ),
+        made.slabs * -(-channels // PLANE_CHANNELS),
+        [source, target],
+        [made.x_first, made.y_first, offsets, scale],
+        made.slabs * channels * (plane + out.rows * LANES * offsets.size),
+    )
+
+
+def _reciprocals(
+    out: Layout, height: int, width: int, kernel: list[int], stride: list[int], pad: list[int], count_pad: bool
+) -> np.ndarray:
+    """1 / numbers under the window, [slab][row][8]; padding counts if asked, what hangs over it never does."""
+
+    def counts(size: int, outs: int, k: int, s: int, p: int) -> np.ndarray:
+        low = np.arange(outs) * s - p
+        high = np.minimum(low + k, size + p)
+        return high - low if count_pad else np.minimum(high, size) - np.maximum(low, 0)
+
+    y = counts(height, out.rows, kernel[0], stride[0], pad[0])
+    x = counts(width, out.slabs * LANES, kernel[1], stride[1], pad[1])
+    table = 1.0 / np.maximum(y[:, None] * x[None, :], 1)
+    table = table.reshape(out.rows, out.slabs, LANES).transpose(1, 0, 2)
+    return np.ascontiguousarray(table, np.float32)
+
+
+def frame(state: Lowering, value: int) -> tuple[int, int, int, int]:
+    """Zeros that convolutions over eight images read around this value: top, bottom, left, right."""
+    need, graph = [0, 0, 0, 0], state.graph
+    if len(graph.shapes[value]) != 3:
+        return (0, 0, 0, 0)
+    height, width = graph.shapes[value][1:]
+    for node in state.users.get(value, []):
+        if node.op == "conv" and node.inputs[0] == value:
+            out = graph.shapes[node.output][1:]
+            for axis, size in enumerate((height, width)):
+                k, s, p, d = (v[axis] for v in (node.kernel.shape[2:], *(node.attrs[n] for n in _WINDOW)))
+                need[2 * axis] = max(need[2 * axis], p)
+                reach = (out[axis] - 1) * s - p + (k - 1) * d - (size - 1)
+                need[2 * axis + 1] = max(need[2 * axis + 1], reach)
+    return (need[0], need[1], need[2], need[3])
+
+
+def border(state: Lowering, value: int) -> None:
+    """Zero the frame of a value, since its place was another's before."""
+    top, bottom, left, right = frame(state, value)
+    if not top + bottom + left + right:
+        return
+    layout, target = state.layouts[value], state.places[value]
+    slabs, rows = top + layout.slabs + bottom, layout.channel // LANES
+    state.call(lambda: Border(target.at, slabs, layout.channels, rows, top, bottom, left, right), slabs, [target])
+
+
+HANDLERS = {"conv": conv, "pool": pool}

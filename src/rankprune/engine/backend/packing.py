@@ -1,0 +1,174 @@
+"""Non-zeros of a layer in the order a kernel reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankprune.engine.graph.graph.graph import Unsupported, Weight
+
+REACH = 65536  # rows a 16-bit offset can tell apart
+TALLEST = {1: 14, 2: 6, 4: 3}  # rows in registers, by output channels at once
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one layer runs: the kernel's shape, blocks of input channels, groups of outputs to share out."""
+
+    width: int = 1
+    height: int = 7
+    block: int = 0  # input channels of a block; 0: all
+    groups: int = 1
+    dense: bool = False  # multiply the zeros too
+
+    def __str__(self) -> str:
+        blocks = f" blocks of {self.block}" if self.block else ""
+        return f"{'dense' if self.dense else 'sparse'} {self.width}x{self.height}{blocks}"
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The arrays of a kernel's list: for each (block, chunk of output channels) the taps' offsets and values."""
+
+    values: np.ndarray
+    offsets: np.ndarray
+    starts: np.ndarray
+    base: np.ndarray
+    blocks: int
+
+    def splits(self, groups: int) -> np.ndarray:
+        """Bounds of `groups` runs of output chunks of nearly equal work."""
+        counts = np.diff(self.starts).reshape(self.blocks, -1)
+        return balance(counts.sum(0) + 2 * self.blocks, groups)
+
+
+def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int) -> Choice:
+    """The nearest choice that is valid for a layer: untrusted numbers come out harmless."""
+    width = choice.width if choice.width in TALLEST and (outputs // groups) % choice.width == 0 else 1
+    height = max(1, min(choice.height, TALLEST[width], rows))
+    block = 0 if groups > 1 or choice.block < 1 or choice.block >= channels else choice.block
+    if groups == 1 and (block or channels) * channel_rows > REACH:
+        block = max(1, REACH // channel_rows)
+    split = max(1, min(choice.groups, outputs // width))
+    return replace(choice, width=width, height=height, block=block, groups=split)
+
+
+def packing_bytes(weight: Weight, choice: Choice) -> int:
+    """At most so many bytes are in use while a list is made."""
+    entries = weight.size if choice.dense else weight.nonzeros
+    outputs, inputs = weight.shape[:2]
+    lists = -(-inputs // (choice.block or inputs)) * (outputs // choice.width)
+    return (80 + 4 * choice.width) * entries + 40 * lists
+
+
+def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice) -> Packed:
+    """`taps`: offset in rows of each tap of the kernel's window; `channel_rows`: rows between input channels."""
+    outputs, inputs = weight.shape[:2]
+    window = taps.size
+    if choice.dense:
+        values = weight.dense().reshape(-1)
+        position = np.arange(values.size, dtype=np.int64)
+    else:
+        found, values = weight.entries()
+        position = found.astype(np.int64)
+    out, rest = np.divmod(position, inputs * window)
+    channel = rest // window
+    rows = (channel + out // (outputs // groups) * inputs) * channel_rows + taps.reshape(-1)[rest % window]
+    block = choice.block or inputs
+    blocks = -(-inputs // block)
+    chunks = outputs // choice.width
+    lists = channel // block * chunks + out // choice.width
+    if choice.width == 1:
+        if blocks > 1:
+            order = np.argsort(lists, kind="stable")
+            lists, rows, values = lists[order], rows[order], values[order]
+    else:
+        # Channels of a chunk share a list: a tap is in it if any of them has it.
+        _, first, inverse = np.unique(lists * (inputs * window) + rest, return_index=True, return_inverse=True)
+        shared = np.zeros((first.size, choice.width), np.float32)
+        shared[inverse, out % choice.width] = values
+        lists, rows, values = lists[first], rows[first], shared.reshape(-1)
+    counts = np.bincount(lists, minlength=blocks * chunks)
+    starts = np.zeros(blocks * chunks + 1, np.int64)
+    np.cumsum(counts, out=starts[1:])
+    base = np.zeros(blocks * chunks, np.int64)
+    full = np.flatnonzero(counts)
+    if full.size:
+        base[full] = np.minimum.reduceat(rows, starts[full])
+    offsets = rows - base[lists]
+    if offsets.size and offsets.max() >= REACH:
+        raise Unsupported("the taps of one output lie too far apart for 16-bit offsets")
+    return Packed(np.ascontiguousarray(values, np.float32), offsets.astype(np.uint16), starts, base, blocks)
+
+
+class Packs:
+    """Lists made so far: programs that differ only in how they share the work out use the same."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Packed] = {}
+
+    def get(
+        self, node: int, weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
+    ) -> Packed:
+        key = (node, taps.tobytes(), channel_rows, choice.width, choice.block, choice.dense)
+        if key not in self._made:
+            self._made[key] = pack(weight, taps, channel_rows, groups, choice)
+        return self._made[key]
+
+
+class PackedWeight(Weight):
+    """A layer's weight as its kernel's list only: nothing is kept twice."""
+
+    def __init__(
+        self, weight: Weight, packed: Packed, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
+    ) -> None:
+        super().__init__(weight.shape, np.zeros(0, np.float32), None)
+        self._packed, self._taps, self._channel_rows, self._groups = packed, taps.reshape(-1), channel_rows, groups
+        self._width, self._count = choice.width, weight.nonzeros
+
+    @property
+    def nonzeros(self) -> int:
+        return self._count
+
+    def sound(self) -> bool:
+        return True  # its list was made from a weight that is
+
+    def entries(self) -> tuple[np.ndarray, np.ndarray]:
+        """Channel and tap follow from a row's offset, since no two taps share one."""
+        p, width = self._packed, self._width
+        outputs, inputs = self.shape[:2]
+        lists = np.repeat(np.arange(p.base.size), np.diff(p.starts))
+        rows = p.offsets.astype(np.int64) + p.base[lists]
+        out = (lists % (outputs // width))[:, None] * width + np.arange(width)
+        # A tap may lie beyond its channel (eight images: in the next line), so taps are tried one by one.
+        order = np.argsort(self._taps, kind="stable")
+        position = np.empty(out.shape, np.int64)
+        first = out[:, 0] // (outputs // self._groups) * inputs
+        found = np.zeros(rows.size, bool)
+        for tap in order[::-1]:
+            channel, rest = np.divmod(rows - self._taps[tap], self._channel_rows)
+            fits = ~found & (rest == 0) & (channel >= first) & (channel < first + inputs)
+            inner = ((channel - first) * self._taps.size + tap)[fits]
+            position[fits] = out[fits] * (inputs * self._taps.size) + inner[:, None]
+            found |= fits
+        values, flat = p.values, position.reshape(-1)
+        order = np.argsort(flat, kind="stable")
+        order = order[values[order] != 0]
+        return flat[order].astype(np.int32), values[order]
+
+    def plain(self) -> Weight:
+        position, values = self.entries()
+        if 2 * position.size > self.size:
+            return Weight(self.shape, self.dense().reshape(-1), None)
+        return Weight(self.shape, values, position)
+
+    def arrays(self) -> list[np.ndarray]:
+        return []  # the program holds them
+
+
+def balance(work: np.ndarray, groups: int) -> np.ndarray:
+    """Bounds of `groups` runs of nearly equal work."""
+    total = np.cumsum(work)
+    inner = np.searchsorted(total, total[-1] * np.arange(1, groups) / groups, side="left") + 1
+    return np.concatenate([[0], np.minimum(inner, work.size), [work.size]]).astype(np.int64)

@@ -1,0 +1,189 @@
+"""Measures which kernel shape is fastest for each layer, and remembers it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported, Weight
+
+from .lowering import Lowered, lower
+from .native import VERSION, cache_folder
+from .packing import Choice
+from .shape_choice import candidates
+
+TRIES = 4  # interleaved tries, each of a few repeats; the least time counts: noise only ever adds
+MARGIN = 0.95  # a sparse kernel must take at most this share of the dense one's time
+FINALISTS = 4
+TURN = 2e-3  # seconds of a try: a layer over eight images is long enough to be timed once
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was chosen for a layer, and why."""
+
+    choice: Choice
+    seconds: float
+    dense_seconds: float | None  # of the best dense kernel, where one was tried
+    why: str
+
+
+def tune(graph: Graph, images: bool, variant: str, threads: int) -> dict[int, Decision]:
+    """Decide for every layer with a weight; layers seen before on this machine come from the cache."""
+    cache = _Cache(variant, threads)
+    decided: dict[int, Decision] = {}
+    for index, node in enumerate(graph.nodes):
+        if node.op != "conv" and not (node.op == "linear" and (images or len(graph.shapes[node.output]) == 2)):
+            continue
+        key = layer_key(graph, node, images)
+        found = cache.get(key)
+        if found is None:
+            try:
+                found = _measure(_alone(graph, node), images, variant, threads)
+            except Unsupported:
+                continue  # the whole graph cannot be lowered this way either, and says so there
+            cache.put(key, found)
+        decided[index] = found
+    cache.save()
+    return decided
+
+
+def layer_key(graph: Graph, node: Node, images: bool) -> str:
+    """Shape and pattern of a layer: what its time depends on."""
+    weight = node.kernel
+    found = hashlib.sha256()
+    shapes = [graph.shapes[v] for v in (*node.inputs, node.output)]
+    attrs = {k: v for k, v in node.attrs.items() if k != "name"}
+    found.update(json.dumps([node.op, shapes, attrs, weight.shape, images], sort_keys=True).encode())
+    found.update(b"dense" if weight.position is None else np.ascontiguousarray(weight.position).tobytes())
+    return found.hexdigest()[:24]
+
+
+def _alone(graph: Graph, node: Node) -> Graph:
+    """A graph of this layer only; its input passes an addition, so that it lies in the engine's own layout."""
+    alone = Graph()
+    inputs = [alone.value(graph.shapes[v]) for v in node.inputs]
+    alone.inputs = list(inputs)
+    source = alone.value(graph.shapes[node.inputs[0]])
+    alone.nodes.append(Node("activation", [inputs[0]], source, attrs={"activation": "none"}))
+    output = alone.value(graph.shapes[node.output])
+    alone.nodes.append(Node(node.op, [source, *inputs[1:]], output, "", node.attrs, node.arrays, node.weight))
+    alone.outputs = [output]
+    return alone
+
+
+class _Trial:
+    def __init__(self, graph: Graph, images: bool, variant: str, threads: int, choice: Choice) -> None:
+        self.made: Lowered = lower(graph, images, variant, threads, {1: choice})
+        self.choice = self.made.choices[1]
+        self.index = max(i for i, node in enumerate(self.made.of_node) if node == 1)
+        self.times: list[float] = []
+
+    def time(self, repeats: int) -> None:
+        self.times.append(self.made.program.time(self.index, repeats))
+
+    @property
+    def least(self) -> float:
+        return min(self.times)
+
+
+def _measure(graph: Graph, images: bool, variant: str, threads: int) -> Decision:
+    node = graph.nodes[1]
+    made = lower(graph, images, variant, threads)
+    out = graph.shapes[node.output]
+    rows, slabs = _extents(out, images)
+    weight: Weight = node.kernel
+    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), rows, slabs, threads)]
+    trials: dict[Choice, _Trial] = {}
+    for choice in offered:
+        trial = _Trial(graph, images, variant, threads, choice)
+        if trial.choice not in trials:
+            trial.time(2)
+            trials[trial.choice] = trial
+    ranked = sorted(trials.values(), key=lambda t: t.least)
+    final = ranked[:FINALISTS]
+    dense = next((t for t in ranked if t.choice.dense), None)
+    if dense is not None and dense not in final:
+        final.append(dense)
+    for _ in range(TRIES):  # in turn, so that a slow spell of the machine falls on all alike
+        for trial in final:
+            trial.time(max(1, min(4, round(TURN / trial.least))))
+    sparse = min((t for t in final if not t.choice.dense), key=lambda t: t.least, default=None)
+    if dense is None:
+        assert sparse is not None
+        return Decision(sparse.choice, sparse.least, None, "so few weights that dense was not tried")
+    if sparse is None or sparse.least > MARGIN * dense.least:
+        return Decision(dense.choice, dense.least, dense.least, "sparse is not 5 % faster")
+    return Decision(sparse.choice, sparse.least, dense.least, f"{dense.least / sparse.least:.2f} x faster than dense")
+
+
+def _extents(out: tuple[int, ...], images: bool) -> tuple[int, int]:
+    """Rows and slabs of a result."""
+    if images:
+        return (out[2], out[1]) if len(out) == 3 else (1, 1)
+    return (out[1], -(-out[2] // 8)) if len(out) == 3 else (-(-out[0] // 8), 1)
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    names = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
+    found = {key.strip(): value.strip() for key, value in fields.items()}
+    return " ".join(found[name] for name in names if name in found) or platform.machine()
+
+
+def _choice(entry: dict[str, int]) -> Choice:
+    """Numbers only; which of them a kernel can do is looked at when it is made."""
+    if any(not isinstance(number, int) for number in entry.values()):
+        raise TypeError("a choice that is not of numbers")
+    return Choice(**entry)  # type: ignore[arg-type]
+
+
+class _Cache:
+    """Decisions of earlier runs, one file for each CPU model, thread count, instruction set and kernel version."""
+
+    def __init__(self, variant: str, threads: int) -> None:
+        name = hashlib.sha256(f"{cpu_model()}|{threads}|{variant}|{VERSION}".encode()).hexdigest()[:16]
+        self.path = cache_folder() / "choices" / f"{name}.json"
+        self.entries = self._read()
+        self.fresh: dict[str, Decision] = {}
+
+    def _read(self) -> dict[str, Decision]:
+        try:
+            raw = json.loads(self.path.read_text())
+            return {
+                key: Decision(_choice(e["choice"]), *(e[k] for k in ("seconds", "dense_seconds", "why")))
+                for key, e in raw.items()
+            }
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return {}  # absent or damaged: measured anew
+
+    def get(self, key: str) -> Decision | None:
+        return self.entries.get(key)
+
+    def put(self, key: str, decision: Decision) -> None:
+        self.entries[key] = self.fresh[key] = decision
+
+    def save(self) -> None:
+        """Merge with what others wrote meanwhile; a cache that cannot be written only costs time."""
+        if not self.fresh:
+            return
+        merged = {**self._read(), **self.fresh}
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=self.path.parent)
+            with os.fdopen(handle, "w") as file:
+                json.dump({key: asdict(d) for key, d in merged.items()}, file)
+            os.replace(name, self.path)
+        except OSError:
+            return

@@ -1,0 +1,248 @@
+"""`rankprune.compile`: a torch module in, the same call on the sparse engine out."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rankprune.engine.backend.build import NoCompiler
+from rankprune.engine.backend.engine import thread_count
+from rankprune.engine.backend.selfcheck import best_variant
+from rankprune.engine.frontend.call import Call, Signature, bind, of_example, take_apart, unwrap
+from rankprune.engine.frontend.capture import LEFT_OUT
+from rankprune.engine.frontend.trace import CannotFollow, SelfChanging, trace
+
+from .fallback import in_turns, make_program, without_losers
+from .planfile import write
+from .program import Maker, Native, Program, torch_threads
+from .report import Layer, Report, counted, island_layers, native_layers
+from .verify import need_equal, run_module
+
+MARGIN = 1.02  # torch runs the whole module where the engine takes more than this times as long
+PROGRAMS = 16  # input sizes kept at once
+
+
+def compile(module: nn.Module, example: Any, threads: int | None = None, tune: bool = True) -> Compiled:
+    """Compile a module in evaluation mode for any batch size.
+
+    Args:
+        module: What to compile; DataParallel and torch.compile are taken off. It must not change afterwards.
+        example: A tensor (the only argument), a tuple of all positional arguments, or a dict of keyword arguments.
+            Give the batch size you will use: from a few images on, kernels for batches are measured too.
+        threads: Of the engine; all cores by default.
+        tune: Measure kernels layer by layer (and remember them), and leave to torch what torch does faster. Without,
+            kernels follow from the layers alone and nothing is measured.
+
+    Raises:
+        ValueError: The module is in training mode, changes its own buffers, does not run on the example, or depends on
+            the batch size so that the result differs from torch's for the example or for one image of it.
+    """
+    try:
+        variant = best_variant()
+    except NoCompiler as error:
+        raise ImportError(f"the sparse engine is not built: {error}") from None
+    module = unwrap(module)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"compile needs a torch.nn.Module, not a {type(module).__name__}: put it into one")
+    if module.training:
+        raise ValueError("compile needs the model in evaluation mode: call model.eval() first")
+    call = take_apart(*bind(module, *of_example(example)))
+    return Compiled(module, call, Maker(variant, thread_count(threads), tune, call.batch))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What runs one signature: a program, or the module where `torch_only` says why."""
+
+    program: Program | None
+    call: Call
+    excluded: frozenset[str]
+    torch_only: str = ""
+
+
+class Compiled:
+    """Takes and returns what the module does. Calls from several threads at once are safe.
+
+    Inputs of other sizes than the example's (a longer sequence, a larger image) are compiled at their first call, with
+    the example's choices of kernels; the last 16 sizes are kept.
+    """
+
+    report: Report
+
+    def __init__(self, module: nn.Module, call: Call, maker: Maker) -> None:
+        began = time.perf_counter()
+        self._module, self._maker = module, maker
+        self._versions = self._now()
+        self._entries: OrderedDict[Signature, Entry] = OrderedDict()
+        self._lock = threading.Lock()
+        self.variant, self.threads, self.tuned = maker.variant, maker.threads, maker.tune
+        self._first = self._compile(call, maker)
+        spent = time.perf_counter() - began
+        with torch_threads(self.threads):
+            self.report = self._measured(call, spent)
+        self._entries[call.signature] = self._first
+
+    def _compile(self, call: Call, maker: Maker, excluded: frozenset[str] = frozenset()) -> Entry:
+        buffers = {name: b.clone() for name, b in self._module.named_buffers()}
+        try:
+            traced = trace(self._module, call)
+        except CannotFollow as error:
+            run_module(self._module, call)
+            _need_unchanged(self._module, buffers)
+            warnings.warn(f"{error}; torch runs the whole module", stacklevel=4)
+            return Entry(None, call, excluded, str(error))
+        program, excluded = make_program(traced, maker, excluded)
+        need_equal(self._module, program, call)
+        _need_unchanged(self._module, buffers)
+        if maker.tune and maker.known is None:
+            with torch_threads(self.threads):
+                program, excluded = without_losers(traced, maker, program, excluded, call)
+        return Entry(program, call, excluded)
+
+    def _measured(self, call: Call, spent: float) -> Report:
+        """Time the whole against torch; with `tune`, torch takes over where it is faster."""
+        entry, module = self._first, self._module
+        args, kwargs = call.arguments(call.tensors)
+        dense = sum(p.numel() * p.element_size() for p in module.parameters())
+        report = Report(dense, self.weight_bytes(), 0.0, 0.0, spent, self.islands, call.batch, self._left())
+        with torch.no_grad():
+            calls = [lambda: module(*args, **kwargs), lambda: self._run(entry, call)]
+            theirs, ours = in_turns(calls)
+            if self.tuned and not entry.torch_only and ours > MARGIN * theirs:
+                theirs, ours = (min(a, b) for a, b in zip((theirs, ours), in_turns(calls)))  # lest it was a slow spell
+            if self.tuned and not entry.torch_only and ours > MARGIN * theirs:
+                why = f"the engine took {ours / theirs:.2f} times as long"
+                self._first, ours = replace(entry, torch_only=why), theirs
+        return replace(report, torch_seconds=theirs, engine_seconds=ours, torch_only=self._first.torch_only)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = take_apart(*bind(self._module, args, kwargs))
+        return self._run(self._entry(call), call)
+
+    def _run(self, entry: Entry, call: Call) -> Any:
+        if entry.torch_only or entry.program is None:
+            args, kwargs = call.arguments(call.tensors)
+            with torch.no_grad():
+                return self._module(*args, **kwargs)
+        return entry.program.run(call.batch, call.tensors)
+
+    def _entry(self, call: Call) -> Entry:
+        with self._lock:
+            known = call.signature if call.signature in self._entries else self._fitting(call)
+            if known is not None:
+                self._entries.move_to_end(known)
+                return self._entries[known]
+            entry = self._entries[call.signature] = self._specialised(call)
+            if len(self._entries) > PROGRAMS:
+                self._entries.popitem(last=False)
+            return entry
+
+    def _fitting(self, call: Call) -> Signature | None:
+        """A signature with a tensor of fixed shape that has as many rows as this call's batch by chance."""
+        return next((known for known in self._entries if known.takes(call)), None)
+
+    def _specialised(self, call: Call) -> Entry:
+        """A program for another size of inputs, with what was chosen for the example."""
+        if self._now() != self._versions:
+            raise ValueError(
+                f"the network was compiled for inputs {self._first.call.signature}, and its module has changed since: "
+                f"compile it again for inputs {call.signature}"
+            )
+        first = self._first
+        if first.torch_only or first.program is None:
+            return replace(first, call=call)
+        known = first.program.choices() if self.tuned else None
+        maker = Maker(self.variant, self.threads, self.tuned, call.batch, known)
+        return self._compile(call, maker, first.excluded)
+
+    def _now(self) -> tuple[Any, ...]:
+        """Which tensors the module has, and how often each was written to."""
+        tensors = [*self._module.parameters(), *self._module.buffers()]
+        return tuple((t.data_ptr(), t._version) for t in tensors)
+
+    @property
+    def program(self) -> Program | None:
+        """What runs inputs of the example's size; None where torch.export cannot follow the module."""
+        return self._first.program
+
+    @property
+    def islands(self) -> tuple[str, ...]:
+        """Operators that torch runs because the engine does not know them."""
+        return self._operators(False)
+
+    def _left(self) -> tuple[str, ...]:
+        return self._operators(True)
+
+    def _operators(self, faster: bool) -> tuple[str, ...]:
+        program = self.program
+        listed = [o for island in program.islands for o in island.operators] if program is not None else []
+        return tuple(name for name, _, why in listed if (why == LEFT_OUT) == faster)
+
+    def weight_bytes(self) -> int:
+        """Of the example's program, and of the weights that torch holds for it."""
+        program = self.program
+        if program is None or self._first.torch_only:
+            return sum(p.numel() * p.element_size() for p in self._module.parameters())
+        return sum(native.engine.weight_bytes() for native in program.natives) + _held_bytes(program)
+
+    def save(self, path: str | Path) -> int:
+        """Write the network for `rankprune.engine.runtime.load`, which needs no torch; returns the bytes written."""
+        program = self.program
+        if program is None:
+            raise ValueError(f"a plan cannot be saved, because {self._first.torch_only}: export the module to ONNX")
+        if program.islands or len(program.steps) != 1:
+            listed = [operator for island in program.islands for operator in island.operators]
+            names = counted(tuple(f"{name} of {module}" if module else name for name, module, _ in listed))
+            raise ValueError(
+                f"a plan runs without torch, so it cannot be saved with operators that torch runs here: {names}; "
+                "compile and save the parts around them, or export the module to ONNX"
+            )
+        engine = program.natives[0].engine
+        return write(path, engine.graph, engine.choices, engine.eight)
+
+    def layers(self, repeats: int = 5) -> Iterator[Layer]:
+        """Each layer of the example's program, timed now for one image."""
+        for step in self.program.steps if self.program is not None else ():
+            yield from native_layers(step, repeats) if isinstance(step, Native) else island_layers(step)
+
+    def plan(self, repeats: int = 5) -> str:
+        """Each layer with its kernel, non-zeros, time for one image, and why."""
+        lines = [f"{'layer':<28} {'kernel':<26} {'non-zeros':>12} {'density':>8} {'ms':>8}  why"]
+        lines += [str(layer) for layer in self.layers(repeats)]
+        if self._first.torch_only:
+            lines.append(f"torch runs the whole module: {self._first.torch_only}")
+        if self.tuned and not self._sparse_wins():
+            lines.append("no layer is faster sparse than dense: this network is too dense to gain from the engine")
+        return "\n".join(lines)
+
+    def _sparse_wins(self) -> bool:
+        natives = self.program.natives if self.program is not None else []
+        return any(not d.choice.dense for native in natives for d in native.decisions[False].values())
+
+
+def _held_bytes(program: Program) -> int:
+    held = {t.data_ptr(): t.nbytes for island in program.islands for t in island.call.state_dict().values()}
+    return sum(held.values())
+
+
+def _need_unchanged(module: nn.Module, before: dict[str, Tensor]) -> None:
+    """Put back what a call of the module has changed, and refuse it."""
+    changed = [name for name, b in module.named_buffers() if name in before and not _same(b, before[name])]
+    for name in changed:
+        owner, _, last = name.rpartition(".")
+        setattr(module.get_submodule(owner), last, before[name])
+    if changed:
+        raise SelfChanging(type(module).__name__, changed[0])
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())

@@ -1,0 +1,310 @@
+"""Writes a traced module down as a graph for the kernels; what they cannot take stays torch's."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from rankprune.engine.graph.graph.graph import Graph, Unsupported
+
+from . import operators
+from .refs import IMAGES, Ref, Size, settle, whole
+from .trace import Traced, reason
+
+LEFT_OUT = "torch is faster here"
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What torch computes as it runs: of any type and shape."""
+
+    node: fx.Node
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A result that does not depend on the inputs."""
+
+    value: Any
+
+
+@dataclass
+class Captured:
+    """Every node of a traced module as a view of a value of the graph, a constant, a number, or torch's own."""
+
+    traced: Traced
+    graph: Graph = field(default_factory=Graph)
+    origins: list[fx.Node] = field(default_factory=list)  # which traced node made each node of the graph
+    env: dict[fx.Node, Any] = field(default_factory=dict)
+    ordered: dict[fx.Node, Ref] = field(default_factory=dict)  # for torch: brought into order by a gather
+    moved: set[fx.Node] = field(default_factory=set)  # nodes that only move numbers of values that are there
+    torch: dict[fx.Node, str] = field(default_factory=dict)  # nodes that torch runs, and why
+    entered: dict[int, fx.Node] = field(default_factory=dict)  # values of the graph that torch gives
+    outputs: list[int | fx.Node | Literal] = field(default_factory=list)
+
+    def outside(self, node: fx.Node) -> Any:
+        """How torch sees a node."""
+        return self.ordered.get(node, self.env[node])
+
+
+def capture(traced: Traced, excluded: frozenset[str] = frozenset()) -> Captured:
+    """The graph is of one image's share, for any batch size. Nodes named in `excluded` are left to torch."""
+    state = Captured(traced)
+    for node in list(traced.module.graph.nodes):
+        if node.op == "placeholder":
+            _placeholder(state, node)
+        elif node.op == "call_function":
+            _step(state, node, node.name in excluded)
+    for out in traced.outputs:
+        state.outputs.append(_output(state, out) if isinstance(out, fx.Node) else Literal(out))
+    state.graph.outputs = [v for v in state.outputs if isinstance(v, int)]
+    return state
+
+
+def repeats(traced: Traced, size: Any) -> int | None:
+    """How often an axis of the exported program has each image; None: it does not depend on their number."""
+    if not isinstance(size, torch.SymInt):
+        return None
+    each = size.node.expr / traced.batch
+    if not each.is_Integer:
+        raise Unsupported("a size that is not so many times the batch")
+    return int(each)
+
+
+def batch_axis(traced: Traced, shown: Any) -> tuple[int, int]:
+    """The axis of a tensor that has the batch, and how often it has each image."""
+    sizes = [repeats(traced, n) for n in shown.shape]
+    if sizes.count(None) != len(sizes) - 1:
+        raise Unsupported("a tensor without a batch dimension, or with several")
+    return next((i, n) for i, n in enumerate(sizes) if n is not None)
+
+
+def in_order(ref: Ref) -> tuple[Ref, int | None] | None:
+    """The view with the batch apart (see `Ref.apart`) if the numbers of an image follow each other as in the value."""
+    try:
+        apart, split = ref.apart()
+    except Unsupported:
+        return None
+    flat = apart.local().reshape(-1)
+    return (apart, split) if flat.size == ref.count and (flat[1:] > flat[:-1]).all() else None
+
+
+def _placeholder(state: Captured, node: fx.Node) -> None:
+    if node in state.traced.constants:
+        state.env[node] = state.traced.constants[node]
+        return
+    state.env[node] = Foreign(node)
+    shown = node.meta["val"]
+    if shown.dtype == torch.float32 and shown.dim() and isinstance(shown.shape[0], torch.SymInt):
+        value = state.graph.value(tuple(shown.shape[1:]))
+        state.graph.inputs.append(value)
+        state.env[node] = whole(state.graph, value)
+
+
+def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
+    name = str(node.target)
+    if "_assert" in name or "sym_constrain" in name:
+        return
+    args: Any = fx.node.map_arg(node.args, lambda n: _held(state, n))
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: _held(state, n))
+    if name.startswith(("aten.new_zeros", "aten.new_ones", "aten.new_full")):  # of the tensor they take the type only
+        args = (torch.empty(0, dtype=node.all_input_nodes[0].meta["val"].dtype), *args[1:])
+    leaves = _leaves((args, kwargs))
+    computed = [leaf for leaf in leaves if isinstance(leaf, (Ref, Foreign))]
+    if name == "aten.sym_size.int":
+        _size(state, node)
+    elif not computed and not _random(node):
+        state.env[node] = _constant(node.target, args, kwargs, leaves)
+    elif node.target is operator.getitem and not isinstance(args[0], Foreign):
+        state.env[node] = args[0][args[1]]
+        state.moved.add(node)
+    elif excluded:
+        _leave(state, node, LEFT_OUT)
+    else:
+        try:
+            _native(state, node, args, kwargs, leaves)
+        except Unsupported as error:
+            _leave(state, node, str(error))
+        except Exception as error:  # a handler's own failure must not stop the rest from being compiled
+            _leave(state, node, reason(error))
+
+
+def _held(state: Captured, node: fx.Node) -> Any:
+    return Foreign(node) if node.op == "get_attr" else state.env[node]
+
+
+def _random(node: fx.Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _native(state: Captured, node: fx.Node, args: Any, kwargs: Any, leaves: list[Any]) -> None:
+    graph, name = state.graph, str(node.target)
+    before = len(graph.nodes), len(graph.shapes)
+    try:
+        handler = operators.find(name)
+        moves = operators.moves(name)
+        if moves and not any(isinstance(leaf, Ref) for leaf in leaves):
+            raise Unsupported("")  # torch moves what it has
+        _follows(node, moves, leaves)
+        entered = [_map(a, lambda leaf: _enter(state, leaf)) for a in (args, kwargs)]
+        made = handler(graph, *_now(entered[0]), **_now(entered[1]))
+        _need_consistent(state, node.meta.get("val"), made)
+    except Exception:
+        # Nothing half-done may stay behind.
+        del graph.nodes[before[0] :], graph.shapes[before[1] :]
+        state.entered = {v: n for v, n in state.entered.items() if v < before[1]}
+        raise
+    state.env[node] = made
+    if moves and len(graph.nodes) == before[0]:
+        state.moved.add(node)
+    for part in graph.nodes[before[0] :]:
+        part.name = part.name or module_name(node)
+        state.origins.append(node)
+
+
+def _follows(node: fx.Node, moves: bool, leaves: list[Any]) -> None:
+    """Raises Unsupported where the graph, followed with two images in float32, would say something else than torch."""
+    shown = node.meta.get("val")
+    if isinstance(shown, Tensor) and shown.dtype != torch.float32:
+        raise Unsupported("a tensor that is not float32")
+    if not moves and not all(leaf.steady() for leaf in leaves if isinstance(leaf, Size)):
+        raise Unsupported("a number that depends on the batch size")
+
+
+def _need_consistent(state: Captured, shown: Any, made: Any) -> None:
+    """Raises Unsupported unless the exported program has the same shape, and the batch where the two images show it.
+
+    A view may look sound with two images and not be with three: (tokens · batch) seen as (2, tokens / 2 · batch).
+    """
+    if isinstance(made, (list, tuple)) and isinstance(shown, (list, tuple)):
+        for part, ref in zip(shown, made):
+            _need_consistent(state, part, ref)
+        return
+    if not isinstance(shown, Tensor) or not isinstance(made, Ref):
+        return
+    each = [repeats(state.traced, n) for n in shown.shape]
+    wanted = tuple(int(n) if k is None else IMAGES * k for n, k in zip(shown.shape, each))
+    if made.view.shape != wanted:
+        raise Unsupported(f"a result of shape {wanted} that came out as {made.view.shape}")
+    try:
+        apart, split = made.apart()
+    except Unsupported:
+        return  # whoever needs the images apart says so
+    if each[apart.batch_axis() if split is None else split] is None:
+        raise Unsupported("the images of a batch are mixed with one another")
+
+
+def _enter(state: Captured, leaf: Any) -> Any:
+    """A tensor of torch's as a value of the graph: float32, with a batch dimension."""
+    if not isinstance(leaf, Foreign):
+        return leaf
+    shown = leaf.node.meta.get("val")
+    if not isinstance(shown, Tensor) or shown.dtype != torch.float32 or not shown.dim():
+        raise Unsupported("an argument that is not a float32 tensor")
+    axis, each = batch_axis(state.traced, shown)
+    shape = [int(n) if i != axis else each for i, n in enumerate(shown.shape)]
+    value = next((v for v, n in state.entered.items() if n is leaf.node), None)
+    if value is None:
+        value = state.graph.value(tuple(shape[:axis] + shape[axis + (each == 1) :]))
+        state.entered[value] = leaf.node
+    made = whole(state.graph, value, axis)
+    return Ref(value, made.view.reshape([*shape[:axis], IMAGES * each, *shape[axis + 1 :]]), made.count)
+
+
+def _leave(state: Captured, node: fx.Node, why: str) -> None:
+    for used in node.all_input_nodes:
+        _reach(state, used)
+    state.env[node] = Foreign(node)
+    state.torch[node] = why
+
+
+def _reach(state: Captured, node: fx.Node) -> None:
+    """See to it that torch can be given a node: as a value that lies in order, or by moving one as the module does."""
+    if node.op == "get_attr" or node in state.ordered:
+        return
+    held = state.env[node]
+    if (isinstance(held, Size) and str(node.target) != "aten.sym_size.int") or node in state.moved:
+        if isinstance(held, Ref) and in_order(held):
+            return
+        for used in node.all_input_nodes:
+            _reach(state, used)
+    elif isinstance(held, Ref) and not in_order(held):
+        apart, _ = held.apart()
+        before = len(state.graph.nodes)
+        value = settle(state.graph, apart)
+        state.origins += [node] * (len(state.graph.nodes) - before)
+        made = whole(state.graph, value, apart.batch_axis())
+        state.ordered[node] = Ref(value, made.view.reshape(held.view.shape), made.count)
+
+
+def _constant(target: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
+    if any(isinstance(leaf, Size) for leaf in leaves):
+        return Size(lambda n: target(*_at(args, n), **_at(kwargs, n)))
+    with torch.no_grad():
+        return target(*args, **kwargs)
+
+
+def _size(state: Captured, node: fx.Node) -> None:
+    shown = node.meta["val"]
+    try:
+        each = repeats(state.traced, shown)
+    except Unsupported as error:
+        _leave(state, node, str(error))
+    else:
+        state.env[node] = int(shown) if each is None else Size(lambda n: n * each)
+
+
+def _output(state: Captured, out: fx.Node) -> int | fx.Node | Literal:
+    held = state.env[out]
+    if isinstance(held, Ref):
+        try:
+            if held.batch_axis() == 0:
+                before = len(state.graph.nodes)
+                value = settle(state.graph, held)
+                state.origins += [out] * (len(state.graph.nodes) - before)
+                return value
+        except Unsupported:
+            pass  # torch puts it together
+        with state.traced.module.graph.inserting_after(out):
+            copy = state.traced.module.graph.call_function(torch.ops.aten.clone.default, (out,))
+        copy.meta = dict(out.meta)
+        _leave(state, copy, "the batch is not in front")
+        return copy
+    if isinstance(held, Size):
+        _leave(state, out, "")
+        return out
+    return out if isinstance(held, Foreign) else Literal(held)
+
+
+def module_name(node: fx.Node) -> str:
+    """The name of the module that called this operator."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    name = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
+    return name.removeprefix("module").removeprefix(".")
+
+
+def _map(tree: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_map(t, function) for t in tree)
+    if isinstance(tree, dict):
+        return {k: _map(v, function) for k, v in tree.items()}
+    return function(tree)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    found: list[Any] = []
+    _map(tree, found.append)
+    return found
+
+
+def _at(tree: Any, images: int) -> Any:
+    return _map(tree, lambda leaf: leaf.of(images) if isinstance(leaf, Size) else leaf)
+
+
+def _now(tree: Any) -> Any:
+    return _at(tree, IMAGES)

@@ -1,0 +1,104 @@
+"""Sums, means and norms over axes, and normalisations by groups of channels, of operators the kernels have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankprune.engine.graph.graph.graph import Graph, Unsupported
+
+from .operators_elementwise import binary, constant, power, unary
+from .operators_layer import array, linear
+from .refs import Ref, emit, settle
+
+
+def _axes(x: Any, dims: Any) -> list[int]:
+    if not isinstance(x, Ref):
+        raise Unsupported("a sum of something else than a tensor")
+    given = dims if isinstance(dims, (list, tuple)) else [] if dims is None else [dims]
+    return sorted(d % x.view.ndim for d in given) or list(range(x.view.ndim))
+
+
+def mean(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
+    """Over pixels or tokens by a kernel of its own; over other axes as a layer whose weights are all the same."""
+    axes = _axes(x, dims)
+    left = [1 if i in axes else n for i, n in enumerate(x.view.shape) if keepdim or i not in axes]
+    if _plain(x, axes):
+        source = settle(graph, x)
+        shape = graph.shapes[source]
+        made = emit(graph, "mean", [source], shape[:1] if len(shape) == 3 else shape[1:])
+    else:
+        rest = [i for i in range(x.view.ndim) if i not in axes]
+        view = x.view.transpose([*rest, *axes])
+        size = math.prod(x.view.shape[i] for i in axes)
+        flat = Ref(x.value, view.reshape(*view.shape[: len(rest)], size), x.count)
+        made = linear(graph, flat, torch.full((1, size), 1 / size))
+    return Ref(made.value, made.view.reshape(left), made.count)
+
+
+def _plain(x: Ref, axes: list[int]) -> bool:
+    try:
+        front = x.batch_axis() == 0
+    except Unsupported:
+        return False
+    return front and ((x.view.ndim == 4 and axes == [2, 3]) or (x.view.ndim == 3 and axes == [1]))
+
+
+def total(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
+    count = math.prod(x.view.shape[i] for i in _axes(x, dims))
+    return constant(graph, "mul", mean(graph, x, dims, keepdim), np.float32(count))
+
+
+def vector_norm(graph: Graph, x: Any, order: Any = 2, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
+    if order == 1:
+        return total(graph, unary(graph, x, "abs"), dims, keepdim)
+    if order != 2:
+        raise Unsupported(f"a norm of order {order}")
+    return unary(graph, total(graph, binary(graph, "mul", x, x), dims, keepdim), "sqrt")
+
+
+def group_norm(
+    graph: Graph, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
+) -> Ref:
+    """Means and variances of the channels, averaged within each group by a small layer."""
+    if not isinstance(x, Ref) or x.batch_axis() or x.view.ndim < 3:
+        raise Unsupported("a norm over groups of something else than channels")
+    batch, channels, *size = x.view.shape
+    flat = Ref(x.value, x.view.reshape(batch, channels, 1, -1) if len(size) != 2 else x.view, x.count)
+    each = torch.block_diag(*[torch.full((channels // groups,) * 2, groups / channels)] * groups)
+
+    def average(value: Ref) -> Ref:
+        made = mean(graph, value, [2, 3])
+        made = made if groups == channels else linear(graph, made, each)
+        return Ref(made.value, made.view[..., None, None], made.count)
+
+    centred = binary(graph, "sub", flat, average(flat))
+    variance = average(binary(graph, "mul", centred, centred))
+    scale = power(graph, constant(graph, "add", variance, np.float32(eps)), -0.5)
+    if weight is not None:
+        scale = constant(graph, "mul", scale, array(weight)[:, None, None])
+    made = binary(graph, "mul", centred, scale)
+    if bias is not None:
+        made = constant(graph, "add", made, array(bias)[:, None, None])
+    return Ref(made.value, made.view.reshape(x.view.shape), made.count)
+
+
+def instance_norm(
+    graph: Graph, x: Any, weight: Any, bias: Any, mean: Any, var: Any, own: bool, momentum: float, eps: float, *_: Any
+) -> Ref:
+    if not own:
+        raise Unsupported("an instance norm by running statistics")
+    return group_norm(graph, x, x.view.shape[1], weight, bias, eps)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "mean": mean,
+    "sum": total,
+    "linalg_vector_norm": vector_norm,
+    "group_norm": group_norm,
+    "instance_norm": instance_norm,
+}

@@ -1,0 +1,1 @@
+"""The graph between frontend and backend: nodes, fusion, validation."""

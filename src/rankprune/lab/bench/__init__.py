@@ -1,0 +1,1 @@
+"""Latency of a network on the engine beside other runtimes."""

@@ -1,0 +1,146 @@
+"""Images with boxes and masks in COCO's layout: ROOT/annotations/instances_SPLIT2017.json, ROOT/SPLIT2017/*.jpg."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankprune._util import need
+
+from .base import Batch
+from .decoding import DecodedData, Samples
+from .errors import DataError
+from .sampling import Sampling, evenly
+
+Target = dict[str, Tensor]
+
+# A detection set has images of all sizes; this one stands for them where MACs are counted.
+NOMINAL_SIZE = 800
+FILLING = -1  # as an image's id: it does not count
+
+
+class Instances(Samples):
+    """One split. An image is floats in [0, 1]; its target holds image_id, boxes (x1, y1, x2, y2), labels and masks.
+
+    Labels are the category ids as they stand (1 to 90 in COCO), 0 is the background. For training, images without an
+    object are left out, and so are crowds and boxes without area within an image.
+    """
+
+    def __init__(self, root: Path, split: str, train: bool, mirror: bool, limit: int | None) -> None:
+        need("faster_coco_eval", "detection", "COCO")
+        path = root / "annotations" / f"instances_{split}.json"
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            self.categories = [int(category["id"]) for category in content["categories"]]
+            objects: dict[int, list[dict[str, Any]]] = {int(image["id"]): [] for image in content["images"]}
+            for found in content["annotations"]:
+                if not train or (not found.get("iscrowd", 0) and min(found["bbox"][2:]) > 0):
+                    objects[int(found["image_id"])].append(found)
+        except FileNotFoundError:
+            raise DataError(f"{path} is missing: give the folder that holds annotations/ and {split}/.") from None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path} holds no COCO instances ({type(error).__name__}: {error}).") from None
+        images = [image for image in content["images"] if objects[int(image["id"])] or not train]
+        if not images:
+            raise DataError(f"{path} holds no image with an object: nothing can be learned from it.")
+        self.images = [images[i] for i in evenly(len(images), limit).tolist()]
+        self.objects = objects
+        self.content = {} if train else content
+        self.folder, self.mirror = root / split, mirror
+        if not self.folder.is_dir():
+            raise DataError(f"{root} is incomplete: the images of {path.name} belong into {self.folder.name}/.")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        return str(self.folder / self.images[index]["file_name"])
+
+    def filling(self, sample: tuple[Tensor, Target]) -> tuple[Tensor, Target]:
+        return sample[0], {**sample[1], "image_id": torch.tensor(FILLING)}
+
+    def read(self, index: int) -> tuple[Tensor, Target]:
+        PIL = need("PIL.Image", "detection", "COCO")
+        record = self.images[index]
+        with PIL.open(self.name(index)) as file:
+            pixels = np.asarray(file.convert("RGB"))
+        if pixels.shape[:2] != (record["height"], record["width"]):
+            raise ValueError("its size is not that of its annotation")
+        image = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float().div_(255)
+        found = self.objects[int(record["id"])]
+        boxes = torch.tensor([one["bbox"] for one in found], dtype=torch.float32).view(-1, 4)
+        boxes[:, 2:] += boxes[:, :2]
+        target = {
+            "image_id": torch.tensor(int(record["id"])),
+            "boxes": boxes,
+            "labels": torch.tensor([int(one["category_id"]) for one in found], dtype=torch.int64),
+            "masks": masks([one["segmentation"] for one in found], record["height"], record["width"]),
+        }
+        return mirrored(image, target) if self.mirror and torch.rand(()) < 0.5 else (image, target)
+
+    def truth(self) -> dict[str, Any]:
+        """The annotations of these images, for the evaluation."""
+        chosen = {int(image["id"]) for image in self.images}
+        return {
+            "images": self.images,
+            "annotations": [one for one in self.content["annotations"] if int(one["image_id"]) in chosen],
+            "categories": self.content["categories"],
+            "info": {},
+        }
+
+
+def masks(segmentations: Sequence[Any], height: int, width: int) -> Tensor:
+    """(N, height, width) of 0 and 1, from polygons or run lengths, compressed or not."""
+    coding = need("faster_coco_eval.core.mask", "detection", "COCO")
+    found = torch.zeros(len(segmentations), height, width, dtype=torch.uint8)
+    for i, segmentation in enumerate(segmentations):
+        coded = segmentation
+        if isinstance(segmentation, list):
+            coded = coding.merge(coding.frPyObjects(segmentation, height, width))
+        elif isinstance(segmentation["counts"], list):
+            coded = coding.frPyObjects(segmentation, height, width)
+        found[i] = torch.from_numpy(np.ascontiguousarray(coding.decode(coded)))
+    return found
+
+
+def mirrored(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    """Left to right, pixels, boxes and masks."""
+    width, boxes = image.shape[-1], target["boxes"].clone()
+    boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
+    return image.flip(-1), {**target, "boxes": boxes, "masks": target["masks"].flip(-1)}
+
+
+class CocoData(DecodedData):
+    """``train2017`` to train on and ``val2017`` to test on. Batches are lists of images and of targets."""
+
+    metric: ClassVar[str] = "box_ap"
+
+    def __init__(
+        self,
+        root: Path,
+        sampling: dict[str, Any],
+        augment: bool = True,
+        limits: tuple[int | None, int | None] = (None, None),
+        workers: int = 0,
+    ) -> None:
+        if not root.is_dir():
+            raise DataError(f"There is no data folder {root}: give the one that holds annotations/ and train2017/.")
+        train = Instances(root, "train2017", train=True, mirror=augment, limit=limits[0])
+        test = Instances(root, "val2017", train=False, mirror=False, limit=limits[1])
+        if train.categories != test.categories:
+            raise DataError(f"The categories of train2017 and val2017 of {root} differ: they must be the same.")
+        self.train_set, self.test_set, self.workers = train, test, workers
+        drawn = Sampling(len(train), len(test), **sampling)
+        # As torchvision's detectors count them: up to the greatest id, and the background.
+        super().__init__("coco", max(train.categories) + 1, 3, NOMINAL_SIZE, drawn)
+
+    @staticmethod
+    def collate(samples: list[tuple[Tensor, Target]]) -> Batch:
+        images, targets = zip(*samples)
+        return list(images), list(targets)

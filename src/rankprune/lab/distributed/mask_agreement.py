@@ -1,0 +1,35 @@
+"""Checks that all processes have the same masks."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from rankprune.core.sparsifier import Sparsifier
+from rankprune.lab.errors import MasksDiffer
+
+from .world import World
+
+
+def digest(sparsifier: Sparsifier) -> int:
+    """A 63-bit digest of step, budgets and masks; for sharded masks, of their counts."""
+    text = hashlib.blake2b(digest_size=8)
+    text.update(str([sparsifier.step, *(group.budget for group in sparsifier.groups)]).encode())
+    for site in sparsifier.sites:
+        kept = str(site.kept()).encode() if site.shards else np.packbits(site.mask.cpu().numpy()).tobytes()
+        text.update(site.key.encode() + b"\0" + kept)
+    return int.from_bytes(text.digest(), "little") >> 1
+
+
+def check_masks_agree(sparsifier: Sparsifier | None, world: World, where: str) -> None:
+    """Raise on every process if the masks of one differ from the main process's."""
+    if sparsifier is None or world.size == 1:
+        return
+    found = world.all_gather_int(digest(sparsifier))
+    if other := [rank for rank, number in enumerate(found) if number != found[0]]:
+        raise MasksDiffer(
+            f"The masks of process {other[0]} are not those of process 0 at step {sparsifier.step} of {where}: "
+            "go on from there with --resume, and if it happens again look at that process's machine.",
+            already_reported=not world.main,
+        )

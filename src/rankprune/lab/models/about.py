@@ -1,0 +1,147 @@
+"""Which network a file's weights are of: kept in the file's metadata, or found by the network's own shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from .arguments import check_args
+from .errors import ModelError
+from .inputs import input_size, other_sizes
+from .registry import create_model
+from .weights import describe_misfit, without_auxiliary
+
+# A prime that is no layer's width: a size that it divides counts classes.
+_CLASSES, _CHANNELS = 1009, 3
+_LIBRARY_CLASSES, _OWN_CLASSES = 1000, 10
+_MOST_PIXELS = 1 << 26
+
+
+@dataclass(frozen=True)
+class About:
+    """All that is needed to build a network again and to make it an input."""
+
+    name: str
+    num_classes: int
+    in_channels: int
+    image_size: int
+    args: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: Any, source: object) -> About:
+        """Of a file from elsewhere; ModelError in one sentence where it is not what `to_dict` gives."""
+        keys = set(cls.__dataclass_fields__)
+        if not isinstance(value, Mapping) or set(value) != keys or not isinstance(value["name"], str):
+            raise ModelError(f"{source} does not say what model it is of ({', '.join(sorted(keys))}): name it.")
+        counts = {key: value[key] for key in ("num_classes", "in_channels", "image_size")}
+        for key, count in counts.items():
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1 << 20:
+                raise ModelError(f"{source} says {key}={str(count)[:40]!r}, which no model has: use another copy.")
+        about = cls(value["name"], **counts, args=check_args(value["name"], value["args"]))
+        about.example_shape()
+        return about
+
+    def example_shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        shape = (self.in_channels, self.image_size, self.image_size)
+        if math.prod(shape) > _MOST_PIXELS:
+            raise ModelError(f"An input of {shape} is more than {_MOST_PIXELS:,} numbers: take smaller images.")
+        return 1, *shape
+
+    def build(self) -> nn.Module:
+        """The network, untrained. Nothing is fetched and no file is read."""
+        return _create(self.name, self.num_classes, self.in_channels, self.args)
+
+    def misfit(self, state: Mapping[str, Tensor]) -> str:
+        """What keeps weights from filling this network, told before it takes any memory; empty where they fit."""
+        network = shapes(self.build)
+        return describe_misfit(network, without_auxiliary(network, state))
+
+
+def find_about(
+    name: str, args: Mapping[str, Any], state: Mapping[str, Tensor], image_size: int | None = None
+) -> About:
+    """Build the network by shapes alone and read off the weights how many classes and channels it must have had."""
+    args = check_args(name, args)
+    misfit = ""
+    for tried in _with_sizes(name, args, image_size):
+        try:
+            network = shapes(lambda tried=tried: _create(name, _CLASSES, _CHANNELS, tried))  # type: ignore[misc]
+        except ModelError:
+            if tried == args:
+                raise
+            continue  # it takes no such size
+        about = About(name, *_counts(network, state), input_size(name, tried, network), tried)
+        misfit = misfit or about.misfit(state)
+        if not about.misfit(state):
+            return about if image_size is None else replace(about, image_size=image_size)
+    raise ModelError(f"The weights do not fit {name}: {misfit}.")
+
+
+def untrained(name: str, image_size: int | None = None) -> tuple[nn.Module, About]:
+    """A model by name with as many classes as its library gives it, and the input that it was made for."""
+    classes = _LIBRARY_CLASSES if ":" in name else _OWN_CLASSES
+    model = _create(name, classes, _CHANNELS, {}).eval()
+    return model, About(name, classes, _CHANNELS, image_size or input_size(name, {}, model))
+
+
+def shapes(build: Callable[[], nn.Module]) -> nn.Module:
+    """A network without numbers in it."""
+    try:
+        with torch.device("meta"):
+            return build()
+    except NotImplementedError:  # its constructor computes with tensors
+        with _NoMemory():
+            return build()
+
+
+class _NoMemory(TorchFunctionMode):
+    """New parameters have no memory; numbers that are computed with do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.empty, torch.zeros, torch.ones) and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
+
+
+def _create(name: str, num_classes: int, in_channels: int, args: Mapping[str, Any]) -> nn.Module:
+    try:
+        return create_model(name, num_classes, in_channels, pretrained=False, **args)
+    except (ModelError, ImportError, NotImplementedError):
+        raise
+    except Exception as error:  # whatever a library's constructor makes of its arguments
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{name} cannot be built with {dict(args)} ({type(error).__name__}: {reason}).") from None
+
+
+def _with_sizes(name: str, args: dict[str, Any], image_size: int | None) -> Iterator[dict[str, Any]]:
+    """The arguments, and the same with other sizes of image where positions are learned for one size."""
+    yield args
+    key = "img_size" if name.startswith("timm:") else "image_size"
+    if key not in args and name.startswith(("timm:", "torchvision:")):
+        for size in dict.fromkeys([*([image_size] if image_size else []), *other_sizes(name)]):
+            yield {**args, key: size}
+
+
+def _counts(network: nn.Module, state: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Classes and channels, by the first sizes that differ from those of a network of `_CLASSES` and `_CHANNELS`."""
+    classes, channels = _CLASSES, _CHANNELS
+    for name, own in network.state_dict().items():
+        theirs = state.get(name)
+        if theirs is None or theirs.ndim != own.ndim or theirs.shape == own.shape:
+            continue
+        if classes == _CLASSES and own.shape[0] % _CLASSES == 0:
+            classes = max(theirs.shape[0] * _CLASSES // own.shape[0], 1)
+        elif channels == _CHANNELS and own.ndim > 1 and own.shape[1] % _CHANNELS == 0:
+            channels = max(theirs.shape[1] * _CHANNELS // own.shape[1], 1)
+    return classes, channels

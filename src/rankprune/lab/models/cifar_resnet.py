@@ -1,0 +1,96 @@
+"""ResNets for 32x32 images (He et al. 2016, section 4.2): depth 6n + 2, three stages of n basic blocks.
+
+The shortcut of a stage change is either the paper's option A (subsampling and zero channels, no parameters) or a
+1x1 convolution with BatchNorm, which is what the pruning tables use, at twice the width for ResNet-32.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .registry import register_model
+
+Shortcut = Literal["pad", "conv"]
+
+
+class PadShortcut(nn.Module):
+    """Option A: every second pixel, and zero channels in equal number before and after the old ones."""
+
+    def __init__(self, extra_channels: int) -> None:
+        super().__init__()
+        self.before = extra_channels // 2
+        self.after = extra_channels - self.before
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
+
+
+class BasicBlock(nn.Module):
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 and shortcut == "pad":
+            self.shortcut = PadShortcut(channels - in_channels)
+        elif stride != 1:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_channels, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return F.relu(out + self.shortcut(x))
+
+
+class CifarResNet(nn.Module):
+    def __init__(
+        self,
+        depth: int,
+        width: int = 16,
+        shortcut: Shortcut = "conv",
+        num_classes: int = 10,
+        in_channels: int = 3,
+    ) -> None:
+        super().__init__()
+        blocks, rest = divmod(depth - 2, 6)
+        if rest or blocks < 1:
+            raise ValueError(f"A CIFAR ResNet has depth 6n + 2 with n >= 1, not {depth}.")
+        self.conv1 = nn.Conv2d(in_channels, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.layer1 = self._stage(blocks, width, width, 1, shortcut)
+        self.layer2 = self._stage(blocks, width, 2 * width, 2, shortcut)
+        self.layer3 = self._stage(blocks, 2 * width, 4 * width, 2, shortcut)
+        self.linear = nn.Linear(4 * width, num_classes)
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                nn.init.kaiming_normal_(module.weight)
+
+    @staticmethod
+    def _stage(blocks: int, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> nn.Sequential:
+        first = BasicBlock(in_channels, channels, stride, shortcut)
+        return nn.Sequential(first, *(BasicBlock(channels, channels, 1, shortcut) for _ in range(blocks - 1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.linear(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
+def _register(name: str, depth: int, width: int, shortcut: Shortcut) -> None:
+    @register_model(name)
+    def build(num_classes: int, in_channels: int) -> CifarResNet:
+        return CifarResNet(depth, width, shortcut, num_classes, in_channels)
+
+
+for _depth in (20, 32, 44, 56):
+    _register(f"cifar-resnet{_depth}", _depth, 16, "conv")
+    _register(f"cifar-resnet{_depth}-a", _depth, 16, "pad")
+_register("cifar-resnet32x2", 32, 32, "conv")

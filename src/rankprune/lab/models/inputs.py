@@ -1,0 +1,46 @@
+"""The size of image that a network was made for, by its own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from rankprune._util import need
+
+_LIBRARY, _OWN = 224, 32  # where nothing says it
+
+
+def input_size(name: str, args: Mapping[str, Any], model: nn.Module) -> int:
+    """Pixels of a side."""
+    resized = getattr(getattr(model, "transform", None), "min_size", None)  # by a detector
+    for given in (args.get("img_size"), args.get("image_size"), getattr(model, "image_size", None), resized):
+        if size := _side(given):
+            return size
+    if name.startswith("timm:"):
+        config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {}
+        return _side(config.get("input_size")) or _LIBRARY
+    if name.startswith("torchvision:"):
+        return next(_of_weights(name), _LIBRARY)
+    return _OWN
+
+
+def other_sizes(name: str) -> list[int]:
+    """Sizes that a library's weights for this network were trained at, besides the network's own."""
+    return list(_of_weights(name)) if name.startswith("torchvision:") else []
+
+
+def _of_weights(name: str) -> Iterator[int]:
+    """What torchvision's weights are evaluated at, oldest first: of inception_v3 299."""
+    models = need("torchvision.models", "vision", "A torchvision: model")
+    for weights in models.get_model_weights(name.partition(":")[2]):
+        keywords = getattr(weights.transforms, "keywords", {})
+        if size := _side(keywords.get("crop_size") or keywords.get("resize_size")):
+            yield size
+
+
+def _side(size: Any) -> int | None:
+    """The last of (channels, height, width), or the number itself."""
+    last = size[-1] if isinstance(size, (list, tuple)) and size else size
+    return last if isinstance(last, int) and not isinstance(last, bool) and last > 0 else None

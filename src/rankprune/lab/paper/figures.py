@@ -1,0 +1,179 @@
+"""The paper's figures, and one of accuracy against sparsity, drawn from the records."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rankprune.lab.report.drawing import legend, looks, plain, plain_ticks, save
+
+from .evidence import standard_error
+from .queue import read_queue
+from .records import Record, Records
+from .runs import Run
+from .table import Evidence, named, numbers
+from .tables_long import by_ratio, is_long, is_tuning
+from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
+
+
+class Point(NamedTuple):
+    x: float
+    y: float
+    error: float | None  # standard error of y; None of one run
+
+
+Curves = Mapping[str, Sequence[Point]]
+_REGIME = ("cifar10-long-vgg", 99.5)
+_ACCURACY, _RANK = "test accuracy (%)", "δ-rank / full rank, δ = 0.1"
+_SURVIVAL = "grown weights active 10 updates later (%)"
+_TITLES = {"resnet20": "ResNet-20", "vgg": "small VGG"}
+
+
+def write(results: Path) -> list[Path]:
+    """All that the records have something for, into figures/ beside them, each by the name of its table."""
+    records = Records(results / "records")
+    queue = read_queue(results / "queue.yaml", records)
+    short = Evidence(queue, records, lambda run: not is_long(run) and not is_tuning(run))
+    regime = Evidence(queue, records, is_long)
+    return save(itertools.chain(_figures(short), _long(regime)), results / "figures")
+
+
+def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
+    accuracy = ("accuracy_last", 100.0, _ACCURACY)
+    rank = ("delta_rank_ratio", 1.0, _RANK)
+    for name, runs, (key, scale, label), where, x_label in (
+        ("cifar10", plain_runs(evidence), accuracy, _kept, "weights kept (%)"),
+        ("rank", plain_runs(evidence), rank, _kept, "weights kept (%)"),
+        ("flops", plain_runs(evidence, (ERK,)), accuracy, _macs, "MACs (% of dense)"),
+    ):
+        panels = _by_net(evidence, runs, key, scale, where)
+        if panels:
+            dense = _dense(evidence, list(panels)) if key == "accuracy_last" else {}
+            dress = partial(_dress_net, dense=dense, x_label=x_label, y_label=label)
+            yield name, partial(_panels, panels=panels, dress=dress)
+    against = {label: _against_lambda(evidence, key, scale) for key, scale, label in (accuracy, rank)}
+    if any(curves for curves in against.values()):
+        yield "lambda", partial(_panels, panels=against, dress=_dress_lambda)
+
+
+def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
+    """Accuracy, δ-rank and survival against the ratio of rank to task gradient."""
+    kinds: dict[str, tuple[tuple[str, Any], ...]] = {
+        "growth by the rank term": (),
+        "growth by noise of its size": (("method.rank_signal", "noise"),),
+        "weights trained by the rank term": (("method.rank_on", "weights"),),
+        "weights trained by noise of its size": (("method.rank_on", "weights"), ("method.rank_signal", "noise")),
+    }
+    panels: dict[str, dict[str, list[Point]]] = {}
+    for label, settings in kinds.items():
+        for ratio, runs in by_ratio(evidence, *_REGIME, settings).items():
+            for key, scale, name in (("accuracy_last", 100.0, _ACCURACY), ("delta_rank_ratio", 1.0, _RANK)):
+                if (point := _point(evidence, runs, ratio, key, scale)) is not None:
+                    panels.setdefault(name, {}).setdefault(label, []).append(point)
+            shares = [value for record in evidence.records_of(runs) if (value := _survived(record)) is not None]
+            if shares:
+                point = Point(ratio, 100 * statistics.fmean(shares), standard_error(shares))
+                panels.setdefault(_SURVIVAL, {}).setdefault(label, []).append(point)
+    if any(point.x for curves in panels.values() for points in curves.values() for point in points):
+        yield "long", partial(_panels, panels=panels, dress=_dress_ratio)
+
+
+def _survived(record: Record) -> float | None:
+    """Of what was grown, the share still active after ten updates."""
+    return ((record.get("result") or {}).get("survival") or {}).get("10")
+
+
+def _dress_ratio(axes: Any, name: str) -> None:
+    axes.set(xlabel="rank gradient / task gradient", ylabel=name)
+    axes.set_xscale("symlog", linthresh=0.3, base=10)
+    axes.set_xticks([0, 0.3, 1, 3], ["0", "0.3", "1", "3"])
+    axes.minorticks_off()
+
+
+def _point(evidence: Evidence, runs: list[Run], x: float | None, key: str, scale: float) -> Point | None:
+    values = [scale * value for value in evidence.values(runs, key)]
+    return Point(x, statistics.fmean(values), standard_error(values)) if values and x is not None else None
+
+
+def _kept(evidence: Evidence, runs: list[Run]) -> float | None:
+    return 100 - (runs[0].percent or 0)
+
+
+def _macs(evidence: Evidence, runs: list[Run]) -> float | None:
+    share = evidence.macs(runs)
+    return None if share is None else 100 * share
+
+
+def _by_net(
+    evidence: Evidence, planned: Sequence[Run], key: str, scale: float,
+    where: Callable[[Evidence, list[Run]], float | None],
+) -> dict[str, Curves]:  # fmt: skip
+    """For each small net: a curve a method over the sparsities it was run at."""
+    found: dict[str, dict[str, list[Point]]] = {}
+    for run in planned:
+        if run.percent is None:
+            continue
+        runs = evidence.find(run.task, run.method, run.percent, run.settings)
+        if (point := _point(evidence, runs, where(evidence, runs), key, scale)) is not None:
+            found.setdefault(net(run), {}).setdefault(named(run), []).append(point)
+    return {name: {label: sorted(points) for label, points in curves.items()} for name, curves in found.items()}
+
+
+def _dense(evidence: Evidence, nets: Sequence[str]) -> dict[str, float]:
+    levels = {}
+    for name in nets:
+        values = evidence.values(evidence.find(f"cifar10-cpu-{name}", "dense", None), "accuracy_last")
+        if values:
+            levels[name] = 100 * statistics.fmean(values)
+    return levels
+
+
+def _against_lambda(evidence: Evidence, key: str, scale: float) -> Curves:
+    found: dict[str, list[Point]] = {}
+    for label, settings in KINDS:
+        for lam in numbers()["lambda"]["lams"]:
+            runs = at_lambda(evidence, "cpu", lam, settings if lam else ())
+            if (point := _point(evidence, runs, float(lam), key, scale)) is not None:
+                found.setdefault(label, []).append(point)
+    return {label: points for label, points in found.items() if any(point.x for point in points)}
+
+
+def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str], None]) -> None:
+    """A chart for each name, curves of one label alike in all."""
+    drawn = figure.subplots(1, len(panels), squeeze=False)[0]
+    found = dict.fromkeys(label for curves in panels.values() for label in curves)
+    labels = sorted(found, key=lambda label: label != "RPG")  # the paper's own has the same look in all
+    look = dict(zip(labels, looks(len(labels))))
+    for axes, (name, curves) in zip(drawn, panels.items()):
+        for label in labels:
+            if label in curves:
+                _curve(axes, label, curves[label], look[label])
+        dress(axes, name)
+    legend(figure, drawn, len(labels))
+
+
+def _dress_net(axes: Any, name: str, dense: Mapping[str, float], x_label: str, y_label: str) -> None:
+    if name in dense:
+        axes.axhline(dense[name], color="0.5", linestyle="--", linewidth=1)
+        where = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
+        axes.annotate("dense", (0.01, dense[name]), color="0.4", size=7.5, **where)
+    axes.set(xscale="log", xlabel=x_label, ylabel=y_label, title=_TITLES.get(name, name))
+    plain_ticks(axes.xaxis)
+
+
+def _dress_lambda(axes: Any, name: str) -> None:
+    axes.set(xlabel="λ", ylabel=name)
+    axes.set_xscale("symlog", linthresh=0.5, base=2)
+    lams = numbers()["lambda"]["lams"]
+    axes.set_xticks(lams, [f"{lam:g}" for lam in lams])
+    axes.minorticks_off()
+
+
+def _curve(axes: Any, label: str, points: Sequence[Point], look: dict[str, Any]) -> None:
+    errors = [point.error or 0.0 for point in points]
+    bars = errors if any(errors) else None
+    axes.errorbar([p.x for p in points], [p.y for p in points], yerr=bars, capsize=2, label=plain(label), **look)

@@ -1,0 +1,97 @@
+"""What RPG's growth comes to: how much of it the rank term chooses, and how much is there an update later."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rankprune.core.method import Extra, Group, Site
+from rankprune.core.select import keep_largest
+from rankprune.lab.training.folder import RunFolder
+from rankprune.lab.training.interrupt import Interrupt
+from rankprune.lab.training.loop import Loop, Progress
+from rankprune.lab.training.task import build
+from rankprune.lab.training.watch import Watcher
+from rankprune.methods.rpg import RPG
+
+from .runs import Run
+
+TASK, PERCENT = "cifar10-cpu-vgg", 99.5
+# The authors' λ at 98 %; one that has a say beside the task; their ΔT; and with time for what is grown.
+CASES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("rpg", {"method.lam": 4}),
+    ("rpg", {"method.lam": 64}),
+    ("rpg", {"method.lam": 4, "method.every": 100}),
+    ("rpg+grace", {"method.lam": 64}),
+)
+
+
+@dataclass
+class Watch(Extra):
+    """Looks on when an update of RPG begins, and reserves nothing. What an update grew is seen at the next."""
+
+    grown: int = 0
+    survived: int = 0  # the next update
+    compared: int = 0  # places the rank term had a say in, as many as the update before grew
+    alike: int = 0  # of them: chosen without it as well
+    sizes: list[float] = field(default_factory=list)  # λ · rank gradient over task gradient, root mean squares
+    _masks: dict[Site, Tensor] = field(default_factory=dict)
+    _born: dict[Site, Tensor] = field(default_factory=dict)
+
+    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
+        if group.step:
+            for site in group.sites:
+                self._look(site)
+            self._compare(group)
+        return {}
+
+    def _look(self, site: Site) -> None:
+        if site in self._born:
+            self.grown += int(self._born[site].sum())
+            self.survived += int((self._born[site] & site.mask).sum())
+        if site in self._masks:
+            self._born[site] = site.mask & ~self._masks[site]
+        self._masks[site] = site.mask.clone()
+
+    def _compare(self, group: Group) -> None:
+        method = group.method
+        assert isinstance(method, RPG)
+        steered = [site for site in group.sites if site in self._born and site.kind == "conv"]
+        terms = method.rank_term().of(steered, lambda site: ~site.mask, group.step, group.model)
+        for site, rank in zip(steered, terms):
+            count, out, task = int(self._born[site].sum()), ~site.mask, site.grad
+            if not count or count > int(out.sum()):
+                continue
+            alone, both = (keep_largest(torch.where(out, g.abs(), -torch.inf), count) for g in (task, task + rank))
+            self.compared += count
+            self.alike += int((alone & both).sum())
+            self.sizes.append(float((rank[out].square().mean() / task[out].square().mean()).sqrt()))
+
+
+def growth(data: str | None, embedded: bool, budget: tuple[str, ...] = ("epochs=4",)) -> dict[str, Any]:
+    """Train each case and watch it."""
+    found = []
+    for method, settings in CASES:
+        run = Run(TASK, method, PERCENT, tuple(settings.items()), budget=budget)
+        watch = Watch()
+        with tempfile.TemporaryDirectory() as out:
+            recipe = run.placed(Path(out), data, embedded)
+            task, folder = build(recipe), RunFolder.of(recipe, out)
+            assert task.sparsifier is not None
+            (group,) = task.sparsifier.groups
+            group.extras = (*group.extras, watch)
+            folder.create()
+            with Interrupt() as interrupt:
+                Loop(task, folder, Watcher(), Progress()).run(interrupt)
+        found.append({
+            "method": method, "settings": settings, "grown": watch.grown,
+            "survived": watch.survived / max(watch.grown, 1), "alike": watch.alike / max(watch.compared, 1),
+            "size": float(torch.tensor(watch.sizes).median()) if watch.sizes else 0.0,
+        })  # fmt: skip
+    return {"run": f"{TASK} at {PERCENT:g} %", "embedded": embedded, "cases": found}

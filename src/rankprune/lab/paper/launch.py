@@ -1,0 +1,76 @@
+"""The real recipes on the GPUs that are there, each by torchrun."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from rankprune.lab.errors import RunError
+from rankprune.lab.training.folder import RunFolder
+
+from .index import full_queue
+from .records import Record, code_version
+from .runs import Run
+from .work import Places, Say, describe
+
+
+def command(run: Run, places: Places, gpus: int) -> list[str]:
+    """What trains one run; `--resume` makes the same command go on with it."""
+    words = ["torchrun", "--standalone", f"--nproc-per-node={gpus}", "-m", "rankprune", "train", run.name]
+    words += [*(f"{key}={json.dumps(value)}" for key, value in run.settings), f"seed={run.seed}"]
+    return [*words, "--data", places.data or "DIR", "--out", str(places.out), "--resume"]
+
+
+def commands(places: Places) -> str:
+    """One line a run."""
+    return "\n".join(shlex.join(command(run, places, 8)) for run in full_queue().runs() if run.known())
+
+
+def launch(places: Places, seconds: float | None, say: Say, finished: Callable[[Record], None]) -> int:
+    """Train what has no record yet; the number of records added."""
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        raise RunError("--scale full needs a GPU and none is here: take its commands elsewhere, or use --scale cpu.")
+    if places.data is None:
+        raise RunError("--scale full reads its data from a folder: give it with --data DIR.")
+    until, added = None if seconds is None else time.monotonic() + seconds, 0
+    for run in full_queue().runs():
+        records = places.records()
+        if until is not None and time.monotonic() >= until:
+            break
+        if not run.known() or records.has(run.key()):
+            continue
+        left = None if until is None else until - time.monotonic()
+        if not _train(run, places, gpus, left, say):
+            continue
+        recipe = run.placed(places.out, places.data, embedded=False)
+        result = RunFolder.of(recipe, places.out).result()
+        if result is not None:
+            record = describe(run.key(), recipe.name, run.seed, code_version(), result, recipe) | {"smoke": False}
+            records.add(record)
+            finished(record)
+            added += 1
+    return added
+
+
+def _train(run: Run, places: Places, gpus: int, seconds: float | None, say: Say) -> bool:
+    say(f"{run} on {gpus} GPUs")
+    # `python -m torch.distributed.run` is torchrun without a search of the PATH.
+    words = [sys.executable, "-m", "torch.distributed.run", *command(run, places, gpus)[1:]]
+    process = subprocess.Popen(words)
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # the run saves itself and goes on next time
+        process.wait()
+        return False
+    if code:
+        say(f"{run} is passed over: its command ended with {code}")
+    return code == 0
+

@@ -1,0 +1,128 @@
+"""Records of finished runs: JSON files that are written once and never changed."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import rankprune
+from rankprune._util import write_atomic
+from rankprune.core.budget import kept
+from rankprune.lab.errors import OffTarget, RunError
+from rankprune.lab.training.folder import writing
+from rankprune.lab.training.sealed import NotWhole, read_table, seal, unseal
+
+from .runs import digest
+
+# Rooms that decide nothing about how a run comes out.
+_OUTSIDE = ("cli", "engine", "formats", "integrations", "lab/bench", "lab/paper", "lab/report")
+
+Record = dict[str, Any]
+_ENTRIES: dict[str, type | tuple[type, ...]] = {"run": str, "code": str, "name": str, "seed": int, "finished": str}
+_MEASURED: dict[str, type | tuple[type, ...]] = {
+    "accuracy_last": (int, float), "target_sparsity": (int, float), "prunable": int, "kept": int,
+}  # fmt: skip
+
+
+@lru_cache
+def code_version() -> str:
+    """Return the version and a digest of all sources that have a part in a training run.
+
+    The digest is of the syntax trees without docstrings and imports, so that moving a file or rewording its
+    documentation leaves it as it is.
+    """
+    root = Path(rankprune.__file__).parent
+    sources = (p for p in root.rglob("*.py") if not p.relative_to(root).as_posix().startswith(_OUTSIDE))
+    digests = sorted(hashlib.sha256(_code_of(path.read_text(encoding="utf-8")).encode()).hexdigest() for path in sources)
+    return f"{rankprune.__version__}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:8]}"
+
+
+class _OnlyCode(ast.NodeTransformer):
+    """Drops docstrings and imports."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
+
+    def visit_Import(self, node: ast.Import) -> None:
+        return None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        return None
+
+
+def _code_of(source: str) -> str:
+    return ast.dump(_OnlyCode().visit(ast.parse(source)))
+
+
+def check(record: Mapping[str, Any]) -> None:
+    """Refuse an accuracy that was not measured at exactly the sparsity asked for."""
+    result = record.get("result") or {}
+    if "accuracy_last" not in result:
+        return
+    target, total = result["target_sparsity"], result["prunable"]
+    want = kept(total, target) if target else total
+    if target and result["kept"] != want:
+        raise OffTarget(
+            f"{record['name']} keeps {result['kept']:,} of {total:,} weights and not the {want:,} of {target:.2%}: "
+            "its accuracy is refused."
+        )
+
+
+class Records:
+    """All records of a folder, by the key of their run."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._by_key: dict[str, list[Record]] = {}
+        for path in sorted(self.folder.glob("*.json")):
+            record = self._read(path)
+            self._by_key.setdefault(record["run"], []).append(record)
+        for records in self._by_key.values():
+            records.sort(key=lambda record: str(record["finished"]))
+
+    def newest(self, run: str) -> Record | None:
+        found = self._by_key.get(run)
+        return found[-1] if found else None
+
+    def has(self, run: str, code: str | None = None) -> bool:
+        return any(code is None or record["code"] == code for record in self._by_key.get(run, ()))
+
+    def __iter__(self) -> Iterator[Record]:
+        for records in self._by_key.values():
+            yield from records
+
+    def add(self, record: Record) -> Path:
+        """Write a new one, keyed by its run and the code that made it; what is there stays as it is."""
+        check(record)
+        key = digest([record["run"], record["code"]])
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")
+        record = {"key": key, **record, "finished": now}
+        path = self.folder / f"{record['name']}-s{record['seed']}-{key}.json"
+        with writing(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                raise RunError(f"{path} is there already and records are never changed: nothing was written.")
+            write_atomic(path, (json.dumps(seal(record), indent=1, ensure_ascii=False) + "\n").encode())
+        self._by_key.setdefault(record["run"], []).append(record)
+        return path
+
+    @staticmethod
+    def _read(path: Path) -> Record:
+        try:
+            record = unseal(read_table(path), _ENTRIES)
+            result = {} if record.get("result") is None else unseal(record["result"], {})
+            if "accuracy_last" in result:
+                unseal(result, _MEASURED)
+                if odd := [key for key in _MEASURED if not 0 <= result[key] < 1e15]:
+                    raise NotWhole(f"{odd[0]} is {str(result[odd[0]])[:40]}")
+            check(record)
+        except (ValueError, OverflowError) as error:
+            way_out = "restore it from version control, or remove it"
+            raise RunError(f"{path} is no record of a run ({error}): {way_out}.") from None
+        return record

@@ -1,0 +1,30 @@
+"""How long the sparse engine spends in each layer of a finished run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rankprune.engine.compile import compile
+from rankprune.lab.training.weights import open_model
+
+
+def engine_time(folder: Path, repeats: int = 10) -> dict[str, Any]:
+    """Least milliseconds of each layer for one image, its kernel, and the whole beside torch; measured now."""
+    model, example, _ = open_model(folder)
+    fast = compile(model, example)
+    layers: list[dict[str, Any]] = [
+        {
+            "name": layer.name,
+            "kernel": layer.kernel,
+            "ms": None if layer.seconds is None else round(1e3 * layer.seconds, 5),
+            "kept": layer.nonzeros,
+        }
+        for layer in fast.layers(repeats)
+    ]
+    return {
+        "layers": [layer for layer in layers if layer["ms"] is None or layer["ms"] > 0],
+        "threads": fast.threads,
+        "torch_ms": 1e3 * fast.report.torch_seconds,
+        "engine_ms": 1e3 * fast.report.engine_seconds,
+    }

@@ -1,0 +1,75 @@
+"""One HTML file that holds everything it needs: its data, its style, its scripts and the library that draws."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from rankprune._util import need, write_atomic
+from rankprune.lab.training.folder import writing
+
+# In the order in which they build on one another.
+SCRIPTS = (
+    "text.js", "theme.js", "table.js", "chart.js", "series.js", "training.js", "layers.js", "overview.js", "app.js",
+)  # fmt: skip
+
+
+def render(data: dict[str, Any], live: bool = False) -> str:
+    """The page; `live` lets it listen to the server it came from."""
+    scripts = [_library(), _scripts()]
+    page = _asset("page.html")
+    for mark, text in (
+        ("{{policy}}", policy(scripts, live)),
+        ("{{style}}", _asset("style.css")),
+        ("{{live}}", "yes" if live else "no"),
+        ("{{library}}", scripts[0]),
+        ("{{scripts}}", scripts[1]),
+        ("{{data}}", embed(data)),  # last: text of a recipe must not be taken for a mark
+    ):
+        page = page.replace(mark, text, 1)
+    return page
+
+
+def write_page(data: dict[str, Any], path: Path) -> int:
+    """Write the page and return its bytes."""
+    raw = render(data).encode()
+    with writing(path):
+        write_atomic(path, raw)
+    return len(raw)
+
+
+def embed(data: Any) -> str:
+    """JSON that cannot end the script element it stands in, whatever text it holds."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def policy(scripts: Sequence[str], live: bool) -> str:
+    """What the page may do: run its own scripts, known by their hashes, and reach nothing but its own server."""
+    hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
+    reach = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {reach}; base-uri 'none'; form-action 'none'"
+    )
+
+
+@lru_cache
+def _library() -> str:
+    text: str = need("plotly.offline", "report", "A report").get_plotlyjs()
+    return text
+
+
+@lru_cache
+def _scripts() -> str:
+    return "'use strict';\n" + "\n".join(_asset(name) for name in SCRIPTS)
+
+
+def _asset(name: str) -> str:
+    return (files("rankprune.lab.report") / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,89 @@
+"""Checkpoints that are whole or refused: an ordinary torch file with its SHA-256 in the archive's comment."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rankprune._util import write_atomic
+from rankprune.lab.errors import RunError
+
+from .folder import writing
+
+LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
+_DIGEST = 64  # hex digits of SHA-256
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """`torch.load(path, weights_only=True)` reads it as well, without the check."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    raw = buffer.getvalue()
+    # A zip archive ends with the length of its comment and the comment; torch writes none.
+    digest = hashlib.sha256(raw).hexdigest().encode()
+    with writing(path):
+        write_atomic(path, raw[:-2] + struct.pack("<H", _DIGEST) + digest)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state, once the checksum is found right; ValueError says what is wrong."""
+    return parse(path.read_bytes(), path)
+
+
+def parse(raw: bytes, path: Path) -> dict[str, Any]:
+    """`read` of a file's content."""
+    body, digest = raw[: -_DIGEST - 2] + b"\0\0", raw[-_DIGEST:]
+    if len(raw) < _DIGEST + 2 or hashlib.sha256(body).hexdigest().encode() != digest:
+        raise ValueError(f"{path.name} is damaged ({len(raw)} bytes with a wrong checksum)")
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle makes torch raise whatever Python has
+        raise ValueError(f"{path.name} cannot be read ({type(error).__name__})") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"{path.name} holds a {type(state).__name__} and not the state of a run")
+    return state
+
+
+def save(folder: Path, state: dict[str, Any]) -> None:
+    """Write the newest checkpoint and keep the one before; at every moment `last.ckpt` is a whole one."""
+    new, last, previous = folder / "next.ckpt", folder / LAST, folder / PREVIOUS
+    write(new, state)
+    with writing(last):
+        if last.exists():
+            previous.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # where the file system has no links, only the newest is kept
+                os.link(last, previous)
+        os.replace(new, last)
+
+
+def exists(folder: Path) -> bool:
+    return (folder / LAST).exists() or (folder / PREVIOUS).exists()
+
+
+def load(folder: Path) -> tuple[dict[str, Any], str]:
+    """The newest whole checkpoint, and a sentence where it is not the newest."""
+    raw, problem = newest(folder)
+    return parse(raw, folder), problem
+
+
+def newest(folder: Path) -> tuple[bytes, str]:
+    """`load` without the parsing, for those who send the content on."""
+    problems = []
+    for name in (LAST, PREVIOUS):
+        try:
+            raw = (folder / name).read_bytes()
+            parse(raw, folder / name)
+        except FileNotFoundError:
+            problems.append(f"{name} is missing")
+        except (ValueError, OSError) as error:
+            problems.append(str(error))
+        else:
+            return raw, f"{problems[0]}: continuing from {name}." if problems else ""
+    raise RunError(f"No checkpoint of {folder} can be used ({', '.join(problems)}): remove the folder and start over.")

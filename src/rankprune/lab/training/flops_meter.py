@@ -1,0 +1,40 @@
+"""What training costs in theory, step by step, as the masks are at each step."""
+
+from __future__ import annotations
+
+from rankprune.lab.models.detection import count_macs
+
+from .task import Task
+
+
+class FlopsMeter:
+    """FLOPs of forward and backward over the weights kept; a step that moves masks by a gradient needs it dense.
+
+    Three passes of equal cost a step: forward, gradient of the inputs, gradient of the weights (Evci et al. 2020,
+    appendix H). 1 MAC = 2 FLOPs.
+    """
+
+    def __init__(self, task: Task) -> None:
+        rows = count_macs(task.plain(), task.data.in_channels, task.data.image_size).rows
+        self._samples = task.samples_per_step
+        self._groups = [] if task.sparsifier is None else task.sparsifier.groups
+        sites = {site.key: site for group in self._groups for site in group.sites}
+        self._sites = [(sites[row.name], row.dense / sites[row.name].numel) for row in rows if row.name in sites]
+        self._never_pruned = sum(row.dense for row in rows if row.name not in sites)
+        self._dense = sum(row.dense for row in rows)
+        self._sparsifier = task.sparsifier
+        self._sparse = self._count()  # MACs of a sample, as the masks are for the next step
+
+    def step(self) -> float:
+        """The FLOPs of the optimizer step just taken."""
+        if self._sparsifier is None:
+            return 2.0 * 3 * self._dense * self._samples
+        before = self._sparse
+        moved = [group for group in self._groups if self._sparsifier.step in group.updates()]
+        if moved:
+            self._sparse = self._count()
+        by_gradient = any("grad" in group.method.info.needs for group in moved)
+        return 2.0 * (2 * before + (self._dense if by_gradient else before)) * self._samples
+
+    def _count(self) -> float:
+        return self._never_pruned + sum(site.kept() * macs for site, macs in self._sites)

@@ -1,0 +1,164 @@
+"""`train`: a recipe into its run folder, from the start, from where it stopped, or from the result that is there."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankprune.core.sparsifier import NotAtTarget
+from rankprune.formats import save
+from rankprune.lab.data import DataModule
+from rankprune.lab.distributed.world import World, is_lost_peer, join, world_from_environment
+from rankprune.lab.errors import LostRank, OffTarget, RunError, Unfinished
+from rankprune.lab.recipes.schema import Recipe
+
+from . import checkpoint
+from .environment import environment
+from .folder import ENVIRONMENT, MODEL, RunFolder, writing
+from .interrupt import Interrupt
+from .loop import Loop, Progress
+from .record import describe, describe_updates
+from .smoke import smaller, stand_in
+from .task import Task, build
+from .watch import Several, TensorBoard, Watcher
+
+
+@dataclass(frozen=True)
+class Outcome:
+    folder: Path
+    result: dict[str, Any]
+    found: bool  # the run had been finished before
+    main: bool = True  # of the processes of a run, the one that writes and speaks
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path = "runs",
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    data: DataModule | None = None,
+) -> Outcome:
+    """Run a recipe; a finished run is only read, an unfinished one goes on with `resume` alone.
+
+    Under torchrun every process calls this, and the main one alone writes and has a watcher.
+    """
+    world = join(recipe.device)
+    watcher = Several([watcher or Watcher(), TensorBoard()]) if world.main else Watcher()
+    folder = RunFolder.of(recipe, out)
+    try:
+        outcome = _train(recipe, folder, resume, watcher, data, world)
+        world.barrier()
+        return outcome
+    except RuntimeError as error:
+        if world.size == 1 or isinstance(error, RunError) or not is_lost_peer(error):
+            raise
+        way_out = "start them all again with --resume"
+        raise LostRank(f"Another process of {folder.path} stopped answering outside training: {way_out}.") from error
+
+
+def _train(
+    recipe: Recipe, folder: RunFolder, resume: bool, watcher: Watcher, data: DataModule | None, world: World
+) -> Outcome:
+    result, started = world.on_main(lambda: _look(folder, resume))
+    if result is not None:
+        return Outcome(folder.path, result, found=True, main=world.main)
+    task = build(recipe, data, world)  # before anything is written, so that a mistake leaves nothing behind
+    with contextlib.ExitStack() as held:
+        world.on_main(lambda: _take(folder, held))
+        progress = _restore(task, folder, watcher) if started else Progress()
+        world.on_main(lambda: _begin(recipe, folder, progress, world.size, started))
+        loop = Loop(task, folder, watcher, progress)
+        watcher.begin(recipe, folder.path, progress.step, task.total_steps)
+        try:
+            with Interrupt(under_torchrun=world.size > 1) as interrupt:
+                loop.run(interrupt)
+            return Outcome(folder.path, finish(task, folder, progress), found=False, main=world.main)
+        finally:
+            watcher.end()
+
+
+def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]:
+    """The result, if there is one, and whether the run was begun."""
+    result, started = folder.result(), checkpoint.exists(folder.path)
+    if result is None and started and not resume:
+        with folder.locked():  # whose run still trains is told so, not to remove its folder
+            pass
+        raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to go on, or remove the folder.")
+    return result, started
+
+
+def _take(folder: RunFolder, held: contextlib.ExitStack) -> None:
+    folder.create()
+    held.enter_context(folder.locked())
+    folder.tidy()
+
+
+def _begin(recipe: Recipe, folder: RunFolder, progress: Progress, processes: int, started: bool) -> None:
+    folder.write_recipe(recipe)
+    if not started:
+        folder.write_json(ENVIRONMENT, environment(processes))
+    folder.keep_metrics(progress.epoch)
+
+
+def smoke(recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, watcher: Watcher | None = None) -> Outcome:
+    """The same in miniature, in a minute or two, to see that it runs; without a data folder on generated pictures."""
+    world = world_from_environment()
+    small = smaller(recipe, world.size)
+    if recipe.model.pretrained and watcher is not None and world.main:
+        start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
+        watcher.message(f"A smoke run fetches nothing: it starts from random weights, not from {start}.")
+    return train(small, out, resume=resume, watcher=watcher, data=stand_in(small))
+
+
+def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
+    content = b""
+
+    def read() -> list[str]:
+        nonlocal content
+        content, problem = checkpoint.newest(folder.path)
+        before, now = folder.read_json(ENVIRONMENT) or {}, environment(task.world.size)
+        changed = [key for key in ("torch", "cpu", "threads", "processes") if before.get(key, 1) != now[key]]
+        return [problem] * bool(problem) + [
+            f"The run was begun with {key} {before.get(key)} and goes on with {now[key]}: last bits differ."
+            for key in changed
+        ]
+
+    for message in task.world.on_main(read):
+        watcher.message(message)
+    state = checkpoint.parse(task.world.broadcast(content), folder.path)  # read by the main process, parsed by all
+    try:
+        task.load_state_dict(state)
+        return Progress(**state["progress"]).checked()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+        if isinstance(error, RunError) or (task.world.size > 1 and is_lost_peer(error)):
+            raise
+        reason = " ".join(str(error).split())[:160]
+        raise RunError(
+            f"The checkpoint of {folder.path} is whole but not of this run ({type(error).__name__}: {reason}): "
+            "remove the folder and start over."
+        ) from error
+
+
+def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+    """Check the sparsity, save the model, write the result."""
+    report = None
+    if task.sparsifier is not None:
+        try:
+            report = task.sparsifier.finalize()
+        except NotAtTarget as error:
+            raise OffTarget(f"{folder.path}: {error}.", already_reported=not task.world.main) from None
+    updates = describe_updates(task)
+    model = task.whole_model().eval()
+
+    def write() -> dict[str, Any]:
+        with writing(folder.path / MODEL):
+            save(model, folder.path / MODEL, about=task.about().to_dict())
+        result = describe(task, model, report, progress, folder.path / MODEL, updates)
+        folder.write_result(result)
+        return result
+
+    found: dict[str, Any] = task.world.on_main(write)
+    return found

@@ -1,0 +1,286 @@
+"""From a recipe to the things a loop works on: data, model, optimizer, sparsifier, loss."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from rankprune._util import need
+from rankprune.core.method import DropGrow, method_info
+from rankprune.core.sparsifier import Sparsifier, attach
+from rankprune.extras import Survival
+from rankprune.lab.data import DataError, DataModule, load_data
+from rankprune.lab.data.augment import mixer
+from rankprune.lab.data.coco import CocoData
+from rankprune.lab.data.sampling import seed_of
+from rankprune.lab.distributed.parallel import copies, load_model, load_optimizer, shard, share_data, syncing, whole
+from rankprune.lab.distributed.world import World
+from rankprune.lab.losses import distill
+from rankprune.lab.models import About, ModelError, create_model, load_weights
+from rankprune.lab.recipes.names import base_method
+from rankprune.lab.recipes.schema import Recipe
+
+from .detection import to_device
+from .optim import build_optimizer
+from .validation import validate
+
+
+@dataclass
+class Task:
+    """One run's objects; `state_dict` is all of them that training changes."""
+
+    recipe: Recipe
+    device: torch.device
+    data: DataModule
+    world: World
+    model: nn.Module  # itself, or its shards
+    wrapped: nn.Module  # the model as several processes train it
+    forward: Callable[..., Any]  # that, compiled where the recipe says so
+    optimizer: Optimizer
+    sparsifier: Sparsifier | None
+    ema: Any  # timm's ModelEmaV3
+    scaler: torch.amp.GradScaler
+    teacher: nn.Module | None
+    steps_per_epoch: int
+    precision: torch.dtype | None = None  # of autocast; None: off
+    survival: Survival | None = None  # counts what becomes of grown weights
+    mix: Any = None  # timm's Mixup, which smooths the labels as well
+
+    @property
+    def total_steps(self) -> int:
+        return self.recipe.epochs * self.steps_per_epoch
+
+    @property
+    def samples_per_step(self) -> int:
+        return self.data.sampling.step_size * self.recipe.accumulate
+
+    @property
+    def sharded(self) -> bool:
+        return self.world.size > 1 and self.recipe.parallel == "fsdp"
+
+    def syncing(self, now: bool) -> AbstractContextManager[Any]:
+        """Whether the backward passes in the block average gradients over processes: only the last of a step does."""
+        return syncing(self.wrapped, now)
+
+    def loss(self, images: Any, labels: Any) -> Tensor:
+        """Of a batch as the data give it: two tensors, or of detection two lists."""
+        if isinstance(images, list):
+            images, labels = to_device(images, labels, self.device)
+            with self._autocast():
+                return torch.stack(list(self.forward(images, labels).values())).sum()
+        images, labels = images.to(self.device), labels.to(self.device)
+        if self.mix is not None:
+            images, labels = self.mix(images, labels)
+        if self.recipe.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        smoothing, soft = 0.0 if self.mix else self.recipe.label_smoothing, self.recipe.distill
+        with self._autocast():
+            logits = self.forward(images)
+            if self.teacher is None or soft is None:
+                return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+            with torch.no_grad():
+                taught = self.teacher(images)
+            return distill(logits.float(), taught.float(), labels, soft.temperature, soft.alpha, smoothing)
+
+    def at_target(self) -> bool:
+        """Whether an accuracy measured now counts: the sparsity is exactly the final one."""
+        return self.sparsifier is None or all(group.at_target() for group in self.sparsifier.groups)
+
+    def about(self) -> About:
+        """What is needed to build the model again, for the file of its weights."""
+        settings, data = self.recipe.model, self.data
+        return About(settings.name, data.num_classes, data.in_channels, data.image_size, settings.args)
+
+    def evaluated(self) -> nn.Module:
+        """The model whose accuracy counts: the moving average where there is one, with the zeros of now."""
+        if self.ema is None:
+            return self.model
+        if self.sparsifier is not None:
+            self.sparsifier.apply_to(self.ema.module)
+        averaged: nn.Module = self.ema.module
+        return averaged
+
+    def plain(self) -> nn.Module:
+        """The network in one piece, for those who ask for its layers and not its weights."""
+        return _create(self.recipe.model.name, self.data, False, self.recipe.model.args) if self.sharded else self.model
+
+    def whole_model(self) -> nn.Module:
+        """The model whose accuracy counts, in one piece. On all processes, though only the main one has its weights."""
+        if not self.sharded:
+            return self.evaluated()
+        state = whole(self.evaluated().state_dict(), self.world.main)
+        model = self.plain()
+        if self.world.main:
+            model.load_state_dict(state)
+        return model
+
+    def state_dict(self) -> dict[str, Any]:
+        """On all processes where the model is sharded, in one piece on the main one."""
+        return whole(self._state_dict(), self.world.main) if self.sharded else self._state_dict()
+
+    def _state_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "sparsifier": None if self.sparsifier is None else self.sparsifier.state_dict(),
+            "ema": None if self.ema is None else self.ema.module.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.sparsifier is not None:  # first: it puts back what attach cut, which the model's state replaces
+            self.sparsifier.load_state_dict(state["sparsifier"])
+        load_model(self.model, state["model"])
+        load_optimizer(self.optimizer, state["optimizer"])
+        if self.ema is not None:
+            load_model(self.ema.module, state["ema"])
+        self.scaler.load_state_dict(state["scaler"])
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.precision is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.precision)
+
+
+class _Batches:
+    """The batches of the first epoch, again and again the same: for methods that look at data by themselves."""
+
+    def __init__(self, data: DataModule, device: torch.device) -> None:
+        self.data, self.device = data, device
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in self.data.train(0):
+            yield images.to(self.device), labels.to(self.device)
+
+
+def build(recipe: Recipe, data: DataModule | None = None, world: World | None = None) -> Task:
+    """Everything a run starts with; `data` stands in for the recipe's own."""
+    world = world or World()
+    device = _device(recipe.device)
+    with world.first_on_each_machine():  # which may download
+        data = share_data(data or open_data(recipe), world)
+        torch.manual_seed(seed_of(recipe.seed))
+        model = _model(recipe, data)
+    validate(recipe, model, data)
+    steps_per_epoch = -(-data.batches_per_epoch // recipe.accumulate)
+    model = model.to(device)
+    if recipe.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    ema = _ema(recipe, model)
+    if world.size > 1 and recipe.parallel == "fsdp":
+        for one in (model,) if ema is None else (model, ema.module):
+            shard(one, world, device)
+        wrapped = model
+    else:
+        wrapped = copies(model, world)
+    optimizer = build_optimizer(model, recipe.optimizer)
+    sparsifier, survival = None, None
+    if recipe.method is not None:
+        grows = issubclass(method_info(base_method(recipe.method.name)).cls, DropGrow)
+        survival = Survival() if grows else None
+        labelled = not isinstance(data, CocoData)  # images of one size, whose labels cross entropy takes
+        example = torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device)
+        with warnings.catch_warnings():
+            if not world.main:  # the main process says it for all
+                warnings.simplefilter("ignore")
+            sparsifier = attach(
+                wrapped,
+                optimizer,
+                recipe.method.name,
+                sparsity=recipe.method.sparsity,
+                total_steps=recipe.epochs * steps_per_epoch,
+                dense=recipe.method.dense,
+                seed=recipe.seed,
+                extras=() if survival is None else (survival,),
+                example=example if labelled else None,
+                data=_Batches(data, device) if labelled else None,
+                loss_fn=F.cross_entropy if labelled else None,
+                **recipe.method.hyper,
+            )
+    return Task(
+        recipe=recipe,
+        device=device,
+        data=data,
+        world=world,
+        model=model,
+        wrapped=wrapped,
+        forward=torch.compile(wrapped) if recipe.compile else wrapped,
+        optimizer=optimizer,
+        sparsifier=sparsifier,
+        ema=ema,
+        scaler=torch.amp.GradScaler(device.type, enabled=recipe.amp == "fp16"),
+        teacher=_teacher(recipe, data, device),
+        steps_per_epoch=steps_per_epoch,
+        precision=_precision(recipe.amp, device),
+        survival=survival,
+        mix=_mix(recipe, data),
+    )
+
+
+def _precision(amp: str, device: torch.device) -> torch.dtype | None:
+    """What autocast multiplies in; "auto" is bf16 on an accelerator and on a CPU with instructions for it."""
+    if amp == "auto":
+        amp = "bf16" if device.type != "cpu" or getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else "off"
+    return {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError):
+        raise ModelError(f"device={name!r} is not there: leave it out, or use 'cpu'.") from None
+
+
+def open_data(recipe: Recipe, root: Path | None = None) -> DataModule:
+    """The recipe's data, from its own folder or from another."""
+    settings = recipe.data.model_dump()
+    own = settings.pop("root")
+    return load_data(settings.pop("name"), root or own, seed=recipe.seed, **settings)
+
+
+def _model(recipe: Recipe, data: DataModule) -> nn.Module:
+    settings = recipe.model
+    model = _create(settings.name, data, settings.pretrained, settings.args)
+    return model if settings.weights is None else load_weights(model, Path(settings.weights))
+
+
+def _teacher(recipe: Recipe, data: DataModule, device: torch.device) -> nn.Module | None:
+    if recipe.distill is None:
+        return None
+    teacher = _create(recipe.distill.model, data, False, recipe.distill.args)
+    load_weights(teacher, Path(recipe.distill.weights))
+    return teacher.to(device).eval().requires_grad_(False)
+
+
+def _create(name: str, data: DataModule, pretrained: bool | str, args: dict[str, Any]) -> nn.Module:
+    try:
+        return create_model(name, data.num_classes, data.in_channels, pretrained, **copy.deepcopy(args))
+    except TypeError as error:  # its constructor does not take what `args` gives
+        raise ModelError(f"model.args={args} does not suit {name}: {error}.") from None
+
+
+def _mix(recipe: Recipe, data: DataModule) -> Any:
+    if recipe.mix is None:
+        return None
+    if data.batch_size % 2:
+        raise DataError(f"mix pairs the images of a batch, and {data.batch_size} is odd: take an even data.batch_size.")
+    return mixer(**recipe.mix.model_dump(), smoothing=recipe.label_smoothing, classes=data.num_classes)
+
+
+def _ema(recipe: Recipe, model: nn.Module) -> Any:
+    if recipe.ema is None:
+        return None
+    timm_utils = need("timm.utils", "train", "EMA")
+    return timm_utils.ModelEmaV3(model, decay=recipe.ema.decay, use_warmup=recipe.ema.warmup)

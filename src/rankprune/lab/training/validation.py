@@ -1,0 +1,44 @@
+"""Checks that model, data and settings go together before anything is trained or written."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from rankprune.lab.data import DataModule
+from rankprune.lab.data.coco import CocoData
+from rankprune.lab.models import ModelError
+from rankprune.lab.recipes.schema import Recipe
+
+
+def validate(recipe: Recipe, model: nn.Module, data: DataModule) -> None:
+    if isinstance(data, CocoData):
+        _detects(recipe, model)
+    else:
+        _classifies(recipe.model.name, model, data)
+
+
+def _detects(recipe: Recipe, model: nn.Module) -> None:
+    for key in ("mix", "distill", "label_smoothing"):
+        if getattr(recipe, key):
+            raise ModelError(f"{key} is for images with one label each, and coco has boxes and masks: leave it out.")
+    if getattr(getattr(model, "roi_heads", None), "mask_predictor", None) is None:
+        raise ModelError(f"{recipe.model.name} finds no masks, which coco is about: take maskrcnn-resnet50-fpn.")
+
+
+@torch.no_grad()
+def _classifies(name: str, model: nn.Module, data: DataModule) -> None:
+    """By an image that is passed through; in evaluation it leaves no trace."""
+    channels, size, training = data.in_channels, data.image_size, model.training
+    try:
+        scores = model.eval()(torch.zeros(1, channels, size, size))
+    except Exception as error:  # each network has its own way to refuse
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        raise ModelError(
+            f"{name} cannot take images of {channels} x {size} x {size} ({reason}): "
+            "change data.image_size, or model.args where it has a size of its own."
+        ) from error
+    finally:
+        model.train(training)
+    if not isinstance(scores, Tensor) or scores.shape != (1, data.num_classes):
+        raise ModelError(f"{name} does not give one score for each of {data.num_classes} classes: take a classifier.")

@@ -1,0 +1,1 @@
+"""What several methods share: second-order statistics, rank work, rounds, thresholds."""

@@ -1,0 +1,62 @@
+"""Drop and grow with weights that move between layers: what is freed anywhere is shared out over all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rankprune.core.budget import largest_remainder
+from rankprune.core.method import DropGrow, Group
+
+
+@dataclass
+class Redistributing(DropGrow):
+    """A method says how many weights of a layer stay and what share of the freed ones each layer grows."""
+
+    distribution: str = field(default="uniform", kw_only=True)  # at the start only
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        if self.budget != "weights":
+            raise ValueError(f"budget={self.budget!r} cannot hold while weights move between layers: use 'weights'")
+        return super().updates(total_steps)
+
+    def stay(self, group: Group) -> list[int]:
+        """How many weights of each layer stay."""
+        raise NotImplementedError(f"{type(self).__name__} needs a stay(group)")
+
+    def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
+        """What part of the freed weights each layer should grow."""
+        raise NotImplementedError(f"{type(self).__name__} needs shares(group, stay)")
+
+    def room(self, group: Group, stay: Sequence[int]) -> list[int]:
+        """How many each layer can grow."""
+        return [site.numel - count for site, count in zip(group.sites, stay)]
+
+    def update(self, group: Group) -> None:
+        stay = [max(count, 1) for count in self.stay(group)]  # a layer that is empty might never return
+        freed = group.budget - sum(stay)
+        counts = share_out(self.shares(group, stay), freed, self.room(group, stay))
+        for site, count, more in zip(group.sites, stay, counts):
+            kept = group.keep(site, self.drop_score, count, among=site.mask)
+            site.mask.copy_(kept | group.keep(site, self.growth_key, more, without=kept))
+        self.adapt(group, freed)
+
+    def adapt(self, group: Group, freed: int) -> None:
+        """Learn from how many were freed."""
+
+
+def share_out(shares: Sequence[float], total: int, room: Sequence[int]) -> list[int]:
+    """Integers that sum to `total`, in proportion to `shares` as far as there is room; overflow is shared again."""
+    amounts, full = [0.0] * len(room), set[int]()
+    while True:
+        free = [i for i in range(len(room)) if i not in full]
+        left = total - sum(room[i] for i in full)
+        weights = {i: shares[i] for i in free}
+        if sum(weights.values()) <= 0.0:  # nobody asks for any: by room
+            weights = {i: float(room[i]) for i in free}
+        whole = sum(weights.values()) or 1.0
+        amounts = [float(room[i]) if i in full else left * weights[i] / whole for i in range(len(room))]
+        over = {i for i in free if amounts[i] > room[i]}
+        if not over:
+            return largest_remainder(amounts, total, room)
+        full |= over

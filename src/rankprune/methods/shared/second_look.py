@@ -1,0 +1,38 @@
+"""A closure evaluated twice: where the weights are, and where its first gradient leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rankprune.core.method import Group
+
+
+def second_look(group: Group, closure: Callable[[], Any], climb: Callable[[], None]) -> Any:
+    """Run the closure, move the weights by `climb()`, run it again for the gradients, and move the weights back.
+
+    What the first run returns is returned. Both runs draw the same random numbers, buffers (BatchNorm's statistics)
+    stay as the first run leaves them, and gradients that were accumulated before count in both.
+    """
+    model = group.model
+    assert model is not None
+    devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    parameters = [p for optimizer in group.optimizers for part in optimizer.param_groups for p in part["params"]]
+    earlier = [None if p.grad is None else p.grad.clone() for p in parameters]
+    with torch.random.fork_rng(devices):
+        result = closure()
+    with torch.no_grad():
+        weights = [(site.weight, site.weight.clone()) for site in group.sites]
+        buffers = [(b, b.clone()) for b in model.buffers()]
+        climb()
+    for parameter, grad in zip(parameters, earlier):
+        parameter.grad = grad
+    try:
+        closure()
+    finally:
+        with torch.no_grad():
+            for tensor, before in (*weights, *buffers):
+                tensor.copy_(before)
+    return result

@@ -1,0 +1,31 @@
+"""What SNFS's code handed down to GraNet and SViT-E: the rounding, and a prune rate that never quite reaches zero."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from rankprune.core.method import DropGrow, Group, Site
+from rankprune.core.schedules import Value, cosine, value_at
+
+LEAST = 0.005
+
+
+@dataclass
+class SparseLearning(DropGrow):
+    """After the optimizer step, drop the smallest and grow by gradient, until just before the last step of training."""
+
+    grow: Value = field(default=0.5, kw_only=True)
+
+    def fraction(self, group: Group) -> float:
+        """The prune rate: a cosine over all of training from `grow` to 0.005."""
+        first = value_at(self.grow, group.step)
+        return cosine(first, min(first, LEAST), group.total_steps)(group.step)
+
+    def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
+        return group.keep(site, self.drop_score, count - math.ceil(count * self.fraction(group)), among=site.mask)
+
+    def grow_score(self, site: Site) -> Tensor:
+        return site.grad.abs()

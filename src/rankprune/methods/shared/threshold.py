@@ -1,0 +1,88 @@
+"""Latents under one threshold that rises along a schedule: the base of Feather, ST-3 and STR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rankprune.core.method import Group, Latent, Site
+from rankprune.core.schedules import Step, as_ramp, cubic
+
+
+@dataclass
+class Thresholded(Latent):
+    """The largest latents stay, each shrunk by the threshold: that of the largest one that does not.
+
+    The count falls along a cubic from `prune_start` to `prune_end`. sign(w) (|w|^p - T^p)^(1/p) is continuous at T;
+    p = 1 is the soft threshold and large p the hard one. What stays without being above T (the last of a layer, what an
+    extra reserves) passes unshrunk.
+    """
+
+    prune_start: Step = field(default=0.0, kw_only=True)
+    prune_end: Step = field(default=0.5, kw_only=True)
+    p: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.p > 0.0:
+            raise ValueError(f"p={self.p!r} is no power: 1 is the soft threshold, 3 Feather's")
+
+    def updates(self, total_steps: int) -> Sequence[int]:
+        as_ramp(self.prune_start, self.prune_end, total_steps)
+        return super().updates(total_steps)
+
+    def scheduled(self, group: Group) -> int:
+        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
+        if group.step >= last:
+            return group.final
+        return round(cubic(group.total, group.final, last - first)(group.step - first))
+
+    def reached_at(self, group: Group) -> int:
+        return max(as_ramp(self.prune_start, self.prune_end, group.total_steps)[1], 1)
+
+    def latent_at(self, site: Site, score: Tensor) -> Tensor:
+        """The size of latent whose score this is; 0 for the score -inf."""
+        return score.clamp_min(0.0)
+
+    def start(self, group: Group) -> None:
+        super().start(group)
+        for site in group.sites:
+            site.state["threshold"] = site.weight.new_zeros(())
+
+    def update(self, group: Group) -> None:
+        self.cut_to(group, self.scheduled(group))
+
+    def cut_to(self, group: Group, budget: int) -> None:
+        """Keep the best by score within this budget, and set the thresholds at the largest that does not stay."""
+        self.keep_best(group, budget)
+        cost = [site.cost if self.budget == "macs" else 1 for site in group.sites]
+        cut = [largest_cut(site, self.score(site)) / c for site, c in zip(group.sites, cost)]
+        if self.distribution == "global":
+            cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
+        for site, c, value in zip(group.sites, cost, cut):
+            site.state["threshold"] = self.latent_at(site, value * c).to(site.weight)
+
+    def effective(self, site: Site) -> Tensor:
+        latent = site.state["latent"]
+        if 4 * int(torch.count_nonzero(site.mask)) > latent.numel():
+            return torch.where(site.mask, self._shrunk(site, latent, site.reserved), 0.0)
+        kept = site.mask.reshape(-1).nonzero().view(-1)  # a root is dear: only of the few that stay
+        reserved = None if site.reserved is None else site.reserved.reshape(-1)[kept]
+        image = latent.new_zeros(latent.numel())
+        image[kept] = self._shrunk(site, latent.reshape(-1)[kept], reserved)
+        return image.view(latent.shape)
+
+    def _shrunk(self, site: Site, values: Tensor, reserved: Tensor | None) -> Tensor:
+        size, threshold = values.abs(), site.state["threshold"]
+        shrinks = size > threshold if reserved is None else (size > threshold) & ~reserved
+        small = size - threshold if self.p == 1 else (size**self.p - threshold**self.p).clamp_min_(0) ** (1 / self.p)
+        return torch.where(shrinks, small.copysign(values), values)
+
+
+def largest_cut(site: Site, score: Tensor) -> Tensor:
+    """The largest score outside the mask, over all ranks that share the site; -inf where all stays."""
+    cut = score.masked_fill(site.mask, -torch.inf)
+    found = cut.max() if cut.numel() else cut.new_tensor(-torch.inf)  # a rank may hold no row
+    return found if site.shards is None else site.shards.max(found)
