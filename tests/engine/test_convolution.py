@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported, Weight
-from rankprune.engine.graph.graph.limits import Limits, Meter
 
 from rankprune.engine.backend.layout import Layout
 from rankprune.engine.backend.lower_window import among_planes
 from rankprune.engine.backend.lowering import Lowering, lower
 from rankprune.engine.backend.native import ACTIVATIONS, variants
 from rankprune.engine.backend.packing import Choice, Packs
+from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.graph.limits import Limits, Meter
 
 TORCH = {
     "none": lambda x: x, "relu": F.relu, "relu6": F.relu6, "hardswish": F.hardswish, "gelu": F.gelu,

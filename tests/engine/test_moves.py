@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import rankprune as rp
-from rankprune.engine.graph.graph import strided
+from rankprune.engine.graph import strided
 
 
 @settings(max_examples=150, deadline=None)

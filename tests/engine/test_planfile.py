@@ -6,15 +6,15 @@ import random
 
 import numpy as np
 import pytest
-from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported, Weight
-from rankprune.engine.graph.graph.operator_table import OPERATORS
-from rankprune.engine.graph.graph.validate import check
 
 from rankprune.engine import planfile
 from rankprune.engine.backend.engine import Engine
 from rankprune.engine.backend.native import ACTIVATIONS, OPERATIONS
 from rankprune.engine.backend.packing import Choice
-from rankprune.engine.graph.graph import strided
+from rankprune.engine.graph import strided
+from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.graph.operator_table import OPERATORS
+from rankprune.engine.graph.validate import check
 
 
 def network() -> Graph:

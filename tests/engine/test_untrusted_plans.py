@@ -14,14 +14,14 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from rankprune.engine.graph.graph.graph import Graph, Node, Weight
-from rankprune.engine.graph.graph.schema import Operator, integer
-from rankprune.engine.graph.graph.validate import Unsound, check
 
 from _mutate import sealed_plan
 from rankprune.engine import planfile, runtime
 from rankprune.engine.backend import lowering, native, selfcheck
 from rankprune.engine.backend.packing import Choice
+from rankprune.engine.graph.graph import Graph, Node, Weight
+from rankprune.engine.graph.schema import Operator, integer
+from rankprune.engine.graph.validate import Unsound, check
 
 SRC = Path(planfile.__file__).parents[2]
 

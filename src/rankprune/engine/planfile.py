@@ -20,9 +20,9 @@ import numpy as np
 
 from rankprune._util import write_atomic
 from rankprune.engine.backend.packing import Choice
-from rankprune.engine.graph.graph.graph import Graph, Node, Weight
-from rankprune.engine.graph.graph.schema import shorten
-from rankprune.engine.graph.graph.validate import check
+from rankprune.engine.graph.graph import Graph, Node, Weight
+from rankprune.engine.graph.schema import shorten
+from rankprune.engine.graph.validate import check
 
 MAGIC = b"RPENGINE"
 VERSION = 3

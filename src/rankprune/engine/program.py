@@ -17,8 +17,8 @@ from rankprune.engine.backend.tuning import tune as measure
 from rankprune.engine.frontend.capture import Captured, Foreign, Literal
 from rankprune.engine.frontend.islands import Island, Key
 from rankprune.engine.frontend.segments import Segment, Step, key_of
-from rankprune.engine.graph.graph.fusion import fuse
-from rankprune.engine.graph.graph.graph import Graph, Unsupported
+from rankprune.engine.graph.fusion import fuse
+from rankprune.engine.graph.graph import Graph, Unsupported
 
 Decisions = dict[bool, dict[int, Decision]]  # by layout (eight images at once?), then by node
 

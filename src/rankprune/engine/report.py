@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rankprune.engine.backend.tuning import Decision
 from rankprune.engine.frontend.islands import Island
-from rankprune.engine.graph.graph.graph import Node
+from rankprune.engine.graph.graph import Node
 
 from .program import Native
 

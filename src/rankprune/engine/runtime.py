@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from rankprune.engine.backend.engine import Engine, default_threads
-from rankprune.engine.graph.graph.graph import Unsupported
-from rankprune.engine.graph.graph.limits import Limits, TooLarge
+from rankprune.engine.graph.graph import Unsupported
+from rankprune.engine.graph.limits import Limits, TooLarge
 
 from .planfile import DamagedPlan, read
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Graph, Unsupported
-from rankprune.engine.graph.graph.limits import Limits
+from rankprune.engine.graph.graph import Graph, Unsupported
+from rankprune.engine.graph.limits import Limits
 
 from .lowering import Lowered, lower
 from .packing import Choice, Packs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Shape
+from rankprune.engine.graph.graph import Shape
 
 from .native import LANES, View
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Node, Shape, Unsupported
+from rankprune.engine.graph.graph import Node, Shape, Unsupported
 
 from .arena import Buffer
 from .layout import Layout

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankprune.engine.graph.graph import strided
-from rankprune.engine.graph.graph.graph import Node
-from rankprune.engine.graph.graph.strided import Irregular, Nest
+from rankprune.engine.graph import strided
+from rankprune.engine.graph.graph import Node
+from rankprune.engine.graph.strided import Irregular, Nest
 
 from .arena import Buffer
 from .native import LANES, Gather, Move

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Node, Unsupported
+from rankprune.engine.graph.graph import Node, Unsupported
 
 from . import lower_window
 from .native import LANES, Active, Linear, Mean, Norm, View

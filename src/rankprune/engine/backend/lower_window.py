@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Node, Unsupported
+from rankprune.engine.graph.graph import Node, Unsupported
 
 from .arena import Buffer
 from .layout import Layout, apart

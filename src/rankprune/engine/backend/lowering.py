@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported, Weight
-from rankprune.engine.graph.graph.limits import Limits, Meter
-from rankprune.engine.graph.graph.validate import check
+from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.graph.limits import Limits, Meter
+from rankprune.engine.graph.validate import check
 
 from . import lower_elementwise, lower_move, lower_other, lower_product, lower_window
 from .arena import Buffer, place

@@ -7,7 +7,7 @@ import warnings
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Graph, Node, Weight
+from rankprune.engine.graph.graph import Graph, Node, Weight
 
 from .lowering import lower
 from .native import ACTIVATIONS, variants

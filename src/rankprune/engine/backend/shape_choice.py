@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Weight
+from rankprune.engine.graph.graph import Weight
 
 from .packing import TALLEST, Choice
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
 from .lowering import Lowered, lower
 from .native import VERSION, cache_folder

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from rankprune.engine.graph.graph.graph import Graph, Unsupported
+from rankprune.engine.graph.graph import Graph, Unsupported
 
 from . import operators
 from .refs import IMAGES, Ref, Size, settle, whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rankprune.engine.graph.graph.graph import Unsupported
+from rankprune.engine.graph.graph import Unsupported
 
 from . import (
     operators_attention,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rankprune.engine.graph.graph.graph import Graph, Unsupported
+from rankprune.engine.graph.graph import Graph, Unsupported
 
 from .operators_elementwise import binary, constant
 from .operators_layer import linear

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported
+from rankprune.engine.graph.graph import Graph, Node, Unsupported
 
 from .refs import IMAGES, Ref, pick, settled
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankprune.engine.backend.lower_window import plane_set
 from rankprune.engine.backend.native import LANES
 from rankprune.engine.backend.packing import REACH
-from rankprune.engine.graph.graph.graph import Graph, Unsupported, Weight
+from rankprune.engine.graph.graph import Graph, Unsupported, Weight
 
 from .operators_elementwise import constant
 from .refs import IMAGES, Ref, channels_last, emit, image_pixels, settle

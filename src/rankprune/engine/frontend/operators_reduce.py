@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankprune.engine.graph.graph.graph import Graph, Unsupported
+from rankprune.engine.graph.graph import Graph, Unsupported
 
 from .operators_elementwise import binary, constant, power, unary
 from .operators_layer import array, linear

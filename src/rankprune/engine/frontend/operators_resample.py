@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankprune.engine.graph.graph.graph import Graph, Unsupported
+from rankprune.engine.graph.graph import Graph, Unsupported
 
 from .operators_layer import adaptive_avg_pool, avg_pool, conv2d, linear, max_pool, pair
 from .refs import IMAGES, Ref

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
 from .refs import IMAGES, Ref, pick, settle, whole
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from rankprune.engine.backend.native import LANES
-from rankprune.engine.graph.graph import strided
-from rankprune.engine.graph.graph.graph import Graph, Node, Unsupported
+from rankprune.engine.graph import strided
+from rankprune.engine.graph.graph import Graph, Node, Unsupported
 
 IMAGES = 2
 

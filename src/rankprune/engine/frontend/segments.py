@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from rankprune.engine.graph.graph.graph import Graph
+from rankprune.engine.graph.graph import Graph
 
 from .capture import Captured, Foreign, Literal, in_order
 from .islands import Island, Key, build

@@ -39,7 +39,8 @@ def code_version() -> str:
     """
     root = Path(rankprune.__file__).parent
     sources = (p for p in root.rglob("*.py") if not p.relative_to(root).as_posix().startswith(_OUTSIDE))
-    digests = sorted(hashlib.sha256(_code_of(path.read_text(encoding="utf-8")).encode()).hexdigest() for path in sources)
+    codes = (_code_of(path.read_text(encoding="utf-8")) for path in sources)
+    digests = sorted(hashlib.sha256(code.encode()).hexdigest() for code in codes)
     return f"{rankprune.__version__}-{hashlib.sha256(''.join(digests).encode()).hexdigest()[:8]}"
 
 
