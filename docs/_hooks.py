@@ -1,4 +1,4 @@
-"""mkdocs: the page of results shows what stands in results/ (tables, figures, benchmarks) and no other numbers."""
+"""mkdocs: the pages of results show the records in results/ (tables, figures, benchmarks) and no other numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 # Table: what its figure shows. The figure has the table's name.
 DRAWN = {
-    "cifar10": "Accuracy against the weights that are kept, a curve a method",
+    "cifar10": "Accuracy against the share of weights kept, one curve per method",
     "flops": "Accuracy against the MACs of one image",
     "lambda": "Accuracy and rank against λ",
-    "rank": "Average rank against the weights that are kept",
+    "long": "Accuracy, rank and survival of grown weights against the strength of the rank term",
+    "rank": "Average rank against the share of weights kept",
 }
 
 
@@ -25,32 +26,38 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    if page.file.src_uri != "results.md":
-        return markdown
-    finetune = f"```text\n{(RESULTS / 'finetune.txt').read_text(encoding='utf-8')}```"
-    for mark, text in {"tables": tables(), "finetune": finetune, "benchmarks": benchmarks()}.items():
-        markdown = markdown.replace(f"<!-- {mark} -->", text)
-    return markdown
+    """Fill in `<!-- tables: NAME … -->`, `<!-- benchmarks: SCRIPT … -->` and `<!-- record: FILE -->`."""
+    fill = {"tables": tables, "benchmarks": benchmarks, "record": record}
+    marks = re.compile(rf"<!-- ({'|'.join(fill)}): ([^>]*?) -->")
+    return marks.sub(lambda mark: fill[mark[1]](mark[2].split(), RESULTS), markdown)
 
 
-def tables(results: Path = RESULTS) -> str:
-    """Every rendered table, its headings two levels down, its figure after its title."""
+def tables(names: list[str], results: Path = RESULTS) -> str:
+    """Rendered tables, their headings one level down, each with its figure after the title."""
     found = []
-    for path in sorted((results / "tables").glob("*.md")):
-        text = re.sub(r"^(#+) ", r"##\1 ", path.read_text(encoding="utf-8"), flags=re.M)
-        if path.stem in DRAWN and (results / "figures" / f"{path.stem}.svg").is_file():
+    for name in names:
+        path = results / "tables" / f"{name}.md"
+        if not path.is_file():
+            continue
+        text = re.sub(r"^(#+) ", r"#\1 ", path.read_text(encoding="utf-8"), flags=re.M)
+        if name in DRAWN and (results / "figures" / f"{name}.svg").is_file():
             title, rest = text.split("\n", 1)
-            text = f"{title}\n\n![{DRAWN[path.stem]}](figures/{path.stem}.svg)\n{rest}"
+            text = f"{title}\n\n![{DRAWN[name]}](figures/{name}.svg)\n{rest}"
         found.append(text)
-    return "\n\n".join(found) or "No table has been recorded yet: not measured."
+    return "\n\n".join(found) or "No table has been recorded yet."
 
 
-def benchmarks(folder: Path = RESULTS / "benchmarks") -> str:
+def benchmarks(scripts: list[str], results: Path = RESULTS) -> str:
     """What each benchmark printed, as it printed it."""
-    records = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
     found = []
-    for name, text in records.items():
-        script, _, suite = name.partition("-")  # engine-cifar is what `engine.py cifar` printed
-        command = f"benchmarks/{script}.py {suite}".rstrip()
-        found.append(f"### `{command}`\n\n```text\n{text}```")
-    return "\n\n".join(found) or "No benchmark has been recorded yet: not measured."
+    for script in scripts:
+        paths = [*(results / "benchmarks").glob(f"{script}.txt"), *(results / "benchmarks").glob(f"{script}-*.txt")]
+        for path in sorted(paths):  # engine-cifar.txt is what `engine.py cifar` printed
+            suite = path.stem.removeprefix(script).replace("-", " ", 1)
+            found.append(f"### `benchmarks/{script}.py{suite}`\n\n```text\n{path.read_text(encoding='utf-8')}```")
+    return "\n\n".join(found) or "No benchmark has been recorded yet."
+
+
+def record(names: list[str], results: Path = RESULTS) -> str:
+    """A file of results/ as it is."""
+    return "\n\n".join(f"```text\n{(results / name).read_text(encoding='utf-8')}```" for name in names)
