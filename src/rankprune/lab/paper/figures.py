@@ -28,6 +28,7 @@ class Point(NamedTuple):
 
 Curves = Mapping[str, Sequence[Point]]
 _REGIME = ("cifar10-long-vgg", 99.5)
+_LENGTHS = (None, 10)  # epochs: the recipe's 40, and what is drawn until they have been run
 _ACCURACY, _RANK = "test accuracy (%)", "δ-rank / full rank, δ = 0.1"
 _SURVIVAL = "grown weights active 10 updates later (%)"
 _TITLES = {"resnet20": "ResNet-20", "vgg": "small VGG"}
@@ -68,18 +69,20 @@ def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
         "weights trained by the rank term": (("method.rank_on", "weights"),),
         "weights trained by noise of its size": (("method.rank_on", "weights"), ("method.rank_signal", "noise")),
     }
-    panels: dict[str, dict[str, list[Point]]] = {}
-    for label, settings in kinds.items():
-        for ratio, runs in by_ratio(evidence, *_REGIME, settings).items():
-            for key, scale, name in (("accuracy_last", 100.0, _ACCURACY), ("delta_rank_ratio", 1.0, _RANK)):
-                if (point := _point(evidence, runs, ratio, key, scale)) is not None:
-                    panels.setdefault(name, {}).setdefault(label, []).append(point)
-            shares = [value for record in evidence.records_of(runs) if (value := _survived(record)) is not None]
-            if shares:
-                point = Point(ratio, 100 * statistics.fmean(shares), standard_error(shares))
-                panels.setdefault(_SURVIVAL, {}).setdefault(label, []).append(point)
-    if any(point.x for curves in panels.values() for points in curves.values() for point in points):
-        yield "long", partial(_panels, panels=panels, dress=_dress_ratio)
+    for epochs in _LENGTHS:
+        panels: dict[str, dict[str, list[Point]]] = {}
+        for label, settings in kinds.items():
+            for ratio, runs in by_ratio(evidence, *_REGIME, settings, epochs).items():
+                for key, scale, name in (("accuracy_last", 100.0, _ACCURACY), ("delta_rank_ratio", 1.0, _RANK)):
+                    if (point := _point(evidence, runs, ratio, key, scale)) is not None:
+                        panels.setdefault(name, {}).setdefault(label, []).append(point)
+                shares = [value for record in evidence.records_of(runs) if (value := _survived(record)) is not None]
+                if shares:
+                    point = Point(ratio, 100 * statistics.fmean(shares), standard_error(shares))
+                    panels.setdefault(_SURVIVAL, {}).setdefault(label, []).append(point)
+        if any(point.x for curves in panels.values() for points in curves.values() for point in points):
+            yield "long", partial(_panels, panels=panels, dress=partial(_dress_ratio, epochs=epochs or 40))
+            return
 
 
 def _survived(record: Record) -> float | None:
@@ -87,8 +90,8 @@ def _survived(record: Record) -> float | None:
     return ((record.get("result") or {}).get("survival") or {}).get("10")
 
 
-def _dress_ratio(axes: Any, name: str) -> None:
-    axes.set(xlabel="rank gradient / task gradient", ylabel=name)
+def _dress_ratio(axes: Any, name: str, epochs: int) -> None:
+    axes.set(xlabel=f"rank gradient / task gradient, {epochs} epochs", ylabel=name)
     axes.set_xscale("symlog", linthresh=0.3, base=10)
     axes.set_xticks([0, 0.3, 1, 3], ["0", "0.3", "1", "3"])
     axes.minorticks_off()

@@ -36,7 +36,7 @@ def is_long(run: Run) -> bool:
 
 def long(evidence: Evidence, scale: Scale) -> Table:
     """Every setting of the regime with its accuracy, rank and what becomes of growth."""
-    table = Table("long", "40 epochs of CIFAR-10 at 16 pixels, ΔT = 100", _HEAD)
+    table = Table("long", "The paper's regime: CIFAR-10 at 16 pixels, 40 epochs unless said otherwise, ΔT = 100", _HEAD)
     _fill(table, evidence)
     table.notes = [*_NOTES, HONEST]
     return evidence.finish(table)
@@ -96,14 +96,15 @@ def _count(evidence: Evidence, runs: list[Run], key: str) -> str:
 
 
 def by_ratio(
-    evidence: Evidence, task: str, percent: float, extra: tuple[tuple[str, Any], ...]
+    evidence: Evidence, task: str, percent: float, extra: tuple[tuple[str, Any], ...], epochs: int | None = None
 ) -> dict[float, list[Run]]:
-    """RPG's runs by the ratio of rank to task gradient, 0 without a rank term."""
+    """RPG's runs of a length (None: the recipe's own) by the ratio of rank to task gradient, 0 without a rank term."""
     found: dict[float, list[Run]] = {}
     for run in evidence.runs:
         settings = dict(run.settings)
-        lam = settings.pop("method.lam", None)
+        lam, length = settings.pop("method.lam", None), settings.pop("epochs", None)
         plain = run.task == task and run.percent == percent and run.method == "rpg" and not run.pretrained
+        plain = plain and length == epochs
         if plain and lam == 0 and not settings:
             found.setdefault(0.0, []).append(run)
         elif plain and isinstance(lam, str) and settings == dict(extra):
