@@ -24,7 +24,7 @@ USE = """
 import warnings
 warnings.simplefilter("always")
 import numpy as np
-from rankprune.engine import native
+from rankprune.engine.backend import native
 print(native.variants()[-1])
 """
 

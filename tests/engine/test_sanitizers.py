@@ -53,7 +53,7 @@ EVERY_KERNEL = """
 import sys
 from pathlib import Path
 import pytest
-from rankprune.engine import native, selfcheck
+from rankprune.engine.backend import native, selfcheck
 found = native.bind(Path(sys.argv[1]))
 native.library = lambda: found
 assert all(map(selfcheck.agrees, native.variants()))

@@ -17,7 +17,7 @@ import pytest
 
 from _mutate import sealed_plan
 from rankprune.engine import planfile, runtime
-from rankprune.engine.backend import lowering, native, selfcheck
+from rankprune.engine.backend import lower_move, lowering, native, selfcheck
 from rankprune.engine.backend.packing import Choice
 from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.engine.graph.schema import Operator, integer
@@ -176,7 +176,7 @@ def every_call(monkeypatch):
     for graph, images, choice in [*selfcheck._cases()[:4], selfcheck._cases()[-1]]:
         lowering.lower(graph, images, "portable", 1, dict.fromkeys(range(len(graph.nodes)), choice))
     kinds = {type(call[0]): (made.sizes, *call) for made in Recorder.made for call in made.calls}
-    assert set(kinds) == set(native.KINDS)
+    assert {kind.__name__ for kind in kinds} == set(native.operators())
     return list(kinds.values())
 
 
@@ -249,7 +249,7 @@ def test_indices_beyond_the_arena_are_refused():
                                         (1, 57, 0, False), (1, 64, 0, False), (2, 0, 24, True), (2, 0, 25, False),
                                         (2, -1, 0, False), (0, 0, -1, False), (3, 56, 24, True), (4, 0, 0, False)):  # fmt: skip
         index, to = one + source, one + target
-        params = native.Gather(0, 32, 1, move, index.ctypes.data, to.ctypes.data, None)
+        params = lower_move.Gather(0, 32, 1, move, index.ctypes.data, to.ctypes.data, None)
         if sound:
             made.add(params, 1, [index, to])
             continue

@@ -15,11 +15,11 @@ from rankprune.engine.graph.graph import Graph, Unsupported
 from rankprune.engine.graph.limits import Limits
 
 from .lowering import Lowered, lower
+from .native import kernel_constant
 from .packing import Choice, Packs
 from .selfcheck import best_variant
 
 Choices = dict[bool, dict[int, Choice]]  # by layout (eight images at once?), then by node
-MOST_THREADS = 1024  # as in program.cpp
 FEWEST = 5  # images that are worth a group of eight
 NEAR = 4 << 20  # bytes of the largest value of eight images that still stays near the cores
 
@@ -31,7 +31,7 @@ def default_threads() -> int:
 
 def thread_count(threads: int | None) -> int:
     """As asked for, or all the cores; more would wait for one another in loops while holding each other's core."""
-    cores = min(default_threads(), MOST_THREADS)
+    cores = min(default_threads(), kernel_constant("kMostThreads"))
     if threads is None:
         return cores
     if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:

@@ -11,12 +11,17 @@ from rankprune.engine.graph.graph import Node, Shape, Unsupported
 from .arena import Buffer
 from .layout import Layout
 from .lower_move import FLOATS, move
-from .native import LANES, OPERATIONS, Active, Binary, View
+from .native import LANES, OPERATIONS, Active, Params, View, fields, kernel_constant
 
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-BINARY_ROWS = 512  # rows of a task, as in elementwise.h
+
+class Binary(Params):
+    _fields_ = fields(
+        "View a, b, out; int64_t b_row, slabs, channels, rows, operation; Active activation; Floats constant;"
+        "int64_t unary"
+    )
 
 
 def binary(state: Lowering, node: Node) -> None:
@@ -51,7 +56,7 @@ def binary(state: Lowering, node: Node) -> None:
             None if constant is None else constant.ctypes.data, b is None and constant is None,
         )  # fmt: skip
 
-    tasks = out.slabs * out.channels * -(-out.rows // BINARY_ROWS)
+    tasks = out.slabs * out.channels * -(-out.rows // kernel_constant("kBinaryRows"))
     state.call(params, tasks, [*uses, target], [] if constant is None else [constant])
 
 

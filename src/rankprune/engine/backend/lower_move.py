@@ -11,17 +11,24 @@ from rankprune.engine.graph.graph import Node
 from rankprune.engine.graph.strided import Irregular, Nest
 
 from .arena import Buffer
-from .native import LANES, Gather, Move
+from .native import LANES, Params, fields, kernel_constant
 
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-FLOATS, ROWS, INTO_LANES, OUT_OF_LANES = range(4)
-GATHER_COUNT = 4096  # elements of a gather's task, as in api.h
+FLOATS, ROWS, INTO_LANES, OUT_OF_LANES = range(4)  # native.MOVES
 MOVE_COUNT = 8192  # floats of a move's task, about
-COPY, TRANSPOSE, SCALAR = range(3)  # inner loops, as in api.h
+COPY, TRANSPOSE, SCALAR = range(3)  # native.INNER
 _SPLIT = 64  # of a large inner loop, so that threads can share it
 _OUTER = strided.AXES - 2
+
+
+class Gather(Params):
+    _fields_ = fields("int64_t at, out, count, move; Ints from, to; Floats constant")
+
+
+class Move(Params):
+    _fields_ = fields("int64_t at, out, count; Nests nests; Floats constant")
 
 
 def move(
@@ -46,7 +53,7 @@ def move(
     except Irregular:
         state.call(
             lambda: Gather(at(source), target.at, index.size, how, index.ctypes.data, to.ctypes.data, address()),
-            -(-index.size // GATHER_COUNT), uses, [index, to, *arrays], lanes * index.size,
+            -(-index.size // kernel_constant("kGatherCount")), uses, [index, to, *arrays], lanes * index.size,
         )  # fmt: skip
         return
     state.call(

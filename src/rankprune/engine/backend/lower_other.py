@@ -9,13 +9,26 @@ import numpy as np
 from rankprune.engine.graph.graph import Node, Unsupported
 
 from . import lower_window
-from .native import LANES, Active, Linear, Mean, Norm, View
+from .native import LANES, Active, Params, View, fields, kernel_constant
 
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-LINEAR_OUTPUTS = 16  # of a task, as in matrix.h
 DENSE_FROM = 0.3  # a vector's product is dense from this density on
+
+
+class Linear(Params):
+    _fields_ = fields(
+        "int64_t at, out, res, inputs, outputs; Active activation; Floats values, bias; Shorts columns; Longs starts"
+    )
+
+
+class Norm(Params):
+    _fields_ = fields("View in, out; int64_t slabs, channels, rows; Floats weight, bias; double eps")
+
+
+class Mean(Params):
+    _fields_ = fields("View in; int64_t at, out_chan, slabs, channels, rows, width, images")
 
 
 def linear(state: Lowering, node: Node) -> None:
@@ -49,7 +62,7 @@ def linear(state: Lowering, node: Node) -> None:
         )  # fmt: skip
 
     arrays = [values, bias, starts] + ([] if columns is None else [columns])
-    state.call(params, -(-outputs // LINEAR_OUTPUTS), uses, arrays, values.size + outputs)
+    state.call(params, -(-outputs // kernel_constant("kLinearOutputs")), uses, arrays, values.size + outputs)
 
 
 def layernorm(state: Lowering, node: Node) -> None:

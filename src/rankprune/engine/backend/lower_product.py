@@ -11,12 +11,29 @@ import numpy as np
 from rankprune.engine.graph.graph import Node, Unsupported
 
 from .layout import Layout
-from .native import LANES, Attention, Operand, Product, Softmax
+from .native import LANES, Params, fields, kernel_constant
 
 if TYPE_CHECKING:
     from .lowering import Lowering
 
-TOKENS = 16  # rows of a task, as in api.h
+
+class Operand(Params):
+    _fields_ = fields("int64_t at, group, head, row, depth")
+
+
+class Product(Params):
+    _fields_ = fields("Operand a, b, out; int64_t groups, heads, rows, columns, depth; double scale")
+
+
+class Softmax(Params):
+    _fields_ = fields("View in, out; int64_t channels, rows, groups, flat")
+
+
+class Attention(Params):
+    _fields_ = fields(
+        "Operand q, k, v, out; Operand bias; int64_t groups, heads, dim, value_dim, tokens, keys;"
+        "int64_t scale_group, scale_head; Floats scale, constant"
+    )
 
 
 def place(layout: Layout, at: int, spec: Sequence[int]) -> Operand:
@@ -43,13 +60,14 @@ def product(state: Lowering, node: Node) -> None:
     out, target = state.output(node.output)
     n = node.attrs
     groups, heads, rows, columns, depth = n["sizes"]
-    state.scratch = max(state.scratch, TOKENS * columns)
+    state.scratch = max(state.scratch, kernel_constant("kTokens") * columns)
     state.call(
         lambda: Product(
             place(al, a.at, n["a"]), place(bl, b.at, n["b"]),
             result(out, target.at, heads, rows, columns, n["stacked"]), groups, heads, rows, columns, depth, 1.0,
         ),
-        groups * heads * -(-rows // TOKENS), [a, b, target], work=groups * heads * (rows + 15) * columns * depth,
+        groups * heads * -(-rows // kernel_constant("kTokens")), [a, b, target],
+        work=groups * heads * (rows + 15) * columns * depth,
     )  # fmt: skip
 
 
@@ -76,7 +94,7 @@ def attention(state: Lowering, node: Node) -> None:
     out, target = state.output(node.output)
     n = node.attrs
     groups, heads, tokens, keys, dim, value_dim = n["sizes"]
-    state.scratch = max(state.scratch, TOKENS * (keys + value_dim))
+    state.scratch = max(state.scratch, kernel_constant("kTokens") * (keys + value_dim))
     scale = np.ascontiguousarray(node.arrays["scale"])
     uses, arrays, constant = [q, k, v, target], [scale], None
     if "bias" in node.arrays:  # [group][head][key][token]
@@ -106,7 +124,7 @@ def attention(state: Lowering, node: Node) -> None:
             tokens, keys, scale_group * scale.shape[1], scale_head, scale.ctypes.data,
             None if constant is None else constant.ctypes.data,
         ),
-        groups * heads * -(-tokens // TOKENS), uses, arrays,
+        groups * heads * -(-tokens // kernel_constant("kTokens")), uses, arrays,
         groups * heads * (tokens + 15) * keys * (dim + value_dim + 4),
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from rankprune.engine.graph.graph import Node, Unsupported
 
 from .arena import Buffer
 from .layout import Layout, apart
-from .native import LANES, Active, Border, Conv, Planes, Pool, View, Window
+from .native import LANES, Active, Params, View, fields, kernel_constant
 from .packing import PackedWeight, fit, packing_bytes
 from .shape_choice import default_choice
 
@@ -20,7 +20,35 @@ if TYPE_CHECKING:
     from .lowering import Lowering
 
 _WINDOW = ("stride", "padding", "dilation")
-PLANE_CHANNELS = 8  # of a task, as in planes.h
+
+
+class Conv(Params):
+    _fields_ = fields(
+        "View in, out, res; int64_t step; int64_t slabs, rows, channels; Active activation; int64_t width, height;"
+        "int64_t groups, blocks; Floats values, bias; Shorts offsets; Longs starts, base; Longs splits"
+    )
+
+
+class Planes(Params):
+    _fields_ = fields(
+        "View in; int64_t plain, channels, height, width, at, slab, chan, slabs, rows, taps, phases;"
+        "int64_t stride_x, stride_y; Longs x_first, y_first; int64_t skip; double fill"
+    )
+
+
+class Pool(Params):
+    _fields_ = fields("Planes planes; View out; int64_t rows, count, average; Longs offsets; Floats scale")
+
+
+class Window(Params):
+    _fields_ = fields(
+        "View in, out; int64_t channels, height, width, out_height, out_width, kernel_y, kernel_x, stride_y, stride_x,"
+        "pad_y, pad_x, dilation_y, dilation_x, average, count_pad"
+    )
+
+
+class Border(Params):
+    _fields_ = fields("int64_t at, slabs, channels, rows, top, bottom, left, right")
 
 
 @dataclass(frozen=True)
@@ -142,7 +170,7 @@ def conv(state: Lowering, node: Node) -> None:
         channels = state.graph.shapes[value][0]
         chan = made.channel
         target = source if value in state.in_planes else state.buffer(made.slabs * channels * chan)
-        tasks = made.slabs * -(-channels // PLANE_CHANNELS)
+        tasks = made.slabs * -(-channels // kernel_constant("kPlaneChannels"))
         work = made.slabs * channels * chan
         state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first], work)
         _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps, groups)
@@ -237,7 +265,7 @@ def pool(state: Lowering, node: Node) -> None:
             offsets.ctypes.data,
             scale.ctypes.data,
         ),
-        made.slabs * -(-channels // PLANE_CHANNELS),
+        made.slabs * -(-channels // kernel_constant("kPlaneChannels")),
         [source, target],
         [made.x_first, made.y_first, offsets, scale],
         made.slabs * channels * (plane + out.rows * LANES * offsets.size),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from ctypes import Structure
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +16,7 @@ from . import lower_elementwise, lower_move, lower_other, lower_product, lower_w
 from .arena import Buffer, place
 from .layout import Layout, eight_images, flat, one_image
 from .lower_move import FLOATS, INTO_LANES, OUT_OF_LANES, move
-from .native import LANES, Program
+from .native import LANES, Params, Program
 from .packing import Choice, Packs
 
 
@@ -25,7 +24,7 @@ from .packing import Choice, Packs
 class Call:
     """One kernel call, complete but for the places of its buffers."""
 
-    params: Callable[[], Structure]
+    params: Callable[[], Params]
     tasks: int
     arrays: Sequence[np.ndarray]
 
@@ -63,7 +62,7 @@ class Lowering:
         return made
 
     def call(
-        self, params: Callable[[], Structure], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = (),
+        self, params: Callable[[], Params], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = (),
         work: int | None = None,
     ) -> None:  # fmt: skip
         """`work`: multiply-adds, or numbers moved; unless said, each number of the buffers is used once."""

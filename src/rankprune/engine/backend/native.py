@@ -12,23 +12,50 @@ from typing import Any
 
 import numpy as np
 
+from rankprune.engine.graph.strided import AXES
+
 from . import build
 
 LANES = 8
-VERSION = 6  # of the kernels' interface and numerics; part of the key of cached choices
+VERSION = 7  # of the kernels' interface and numerics; part of the key of cached choices
 ACTIVATIONS = (
     "none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh", "tanh", "leaky_relu",
     "elu", "mish", "softplus", "clamp", "exp", "sqrt", "abs",
 )  # fmt: skip
 OPERATIONS = ("add", "mul", "sub", "rsub", "div", "rdiv", "maximum", "minimum", "prelu")
+MOVES = ("floats", "rows", "into_lanes", "out_of_lanes")  # of a gather
+INNER = ("copy", "transpose", "scalar")  # loops of a move
 
 
-class View(Structure):
-    _fields_ = [("at", c_int64), ("slab", c_int64), ("chan", c_int64)]
+def fields(text: str) -> list[tuple[str, Any]]:
+    """The fields of a structure, from the text that the kernels give of theirs.
+
+    Args:
+        text: Types and names as `rp_fields` in api.h has them: `"View in, out; int64_t rows; double eps;"`.
+
+    Returns:
+        Name and ctypes type of each field, in order; every type that is not known by name is a pointer.
+    """
+    known: dict[str, Any] = {"int64_t": c_int64, "double": c_double}
+    known |= {made.__name__: made for made in Params.__subclasses__()}
+    groups = (group.split(maxsplit=1) for group in text.split(";") if group.strip())
+    return [(name.strip(), known.get(kind, c_void_p)) for kind, names in groups for name in names.split(",")]
 
 
-class Active(Structure):
-    _fields_ = [("kind", c_int64), ("first", c_double), ("second", c_double)]
+class Params(Structure):
+    """Parameters of an operator, or a part of them.
+
+    A subclass of the name of an operator in api.h stands beside the function that fills it, in `lower_*.py`. When it is
+    first used, its fields are compared with the library's, by name, order and type.
+    """
+
+
+class View(Params):
+    _fields_ = fields("int64_t at, slab, chan")
+
+
+class Active(Params):
+    _fields_ = fields("int64_t kind; double first, second")
 
     @classmethod
     def of(cls, attrs: dict[str, Any]) -> Active:
@@ -36,94 +63,12 @@ class Active(Structure):
         return cls(ACTIVATIONS.index(attrs["activation"]), *attrs.get("parameters", (0.0, 0.0)))
 
 
-def _fields(text: str) -> list[tuple[str, Any]]:
-    """`v:` views, `a:` activations, `p:` pointers, `d:` doubles; the rest are integers."""
-    kinds = {"v": View, "a": Active, "p": c_void_p, "d": c_double}
-    return [(w[2:], kinds[w[0]]) if w[1:2] == ":" else (w, c_int64) for w in text.split()]
-
-
-class Conv(Structure):
-    _fields_ = _fields(
-        "v:inp v:out v:res step slabs rows channels a:activation width height groups blocks p:values p:bias p:offsets "
-        "p:starts p:base p:splits"
-    )
-
-
-class Planes(Structure):
-    _fields_ = _fields(
-        "v:inp plain channels height width at slab chan slabs rows taps phases stride_x stride_y p:x_first p:y_first "
-        "skip d:fill"
-    )
-
-
-class Pool(Structure):
-    _fields_ = [("planes", Planes), *_fields("v:out rows count average p:offsets p:scale")]
-
-
-class Window(Structure):
-    _fields_ = _fields(
-        "v:inp v:out channels height width out_height out_width kernel_y kernel_x stride_y stride_x pad_y pad_x "
-        "dilation_y dilation_x average count_pad"
-    )
-
-
-class Binary(Structure):
-    _fields_ = _fields("v:a v:b v:out b_row slabs channels rows operation a:activation p:constant unary")
-
-
-class Norm(Structure):
-    _fields_ = _fields("v:inp v:out slabs channels rows p:weight p:bias d:eps")
-
-
-class Softmax(Structure):
-    _fields_ = _fields("v:inp v:out channels rows groups flat")
-
-
-class Operand(Structure):
-    _fields_ = _fields("at group head row depth")
-
-
-class Product(Structure):
-    _fields_ = [(name, Operand) for name in ("a", "b", "out")]
-    _fields_ += _fields("groups heads rows columns depth d:scale")
-
-
-class Attention(Structure):
-    _fields_ = [(name, Operand) for name in ("q", "k", "v", "out", "bias")]
-    _fields_ += _fields("groups heads dim value_dim tokens keys scale_group scale_head p:scale p:constant")
-
-
-class Mean(Structure):
-    _fields_ = _fields("v:inp at out_chan slabs channels rows width images")
-
-
-class Linear(Structure):
-    _fields_ = _fields("at out res inputs outputs a:activation p:values p:bias p:columns p:starts")
-
-
-class Gather(Structure):
-    _fields_ = _fields("at out count move p:source p:target p:constant")
-
-
-class Border(Structure):
-    _fields_ = _fields("at slabs channels rows top bottom left right")
-
-
-class Move(Structure):
-    _fields_ = _fields("at out count p:nests p:constant")
-
-
-KINDS: tuple[type[Structure], ...] = (
-    Conv, Planes, Pool, Window, Binary, Norm, Softmax, Attention, Mean, Linear, Gather, Border, Move, Product,
-)  # fmt: skip
-
-
 class Copy(Structure):
-    _fields_ = _fields("p:data at count")
+    _fields_ = fields("void* data; int64_t at, count")
 
 
 class Array(Structure):
-    _fields_ = _fields("p:data bytes")
+    _fields_ = fields("void* data; int64_t bytes")
 
 
 class Program:
@@ -137,13 +82,13 @@ class Program:
         self._arrays: list[np.ndarray] = []
         self.size = 0
 
-    def add(self, params: Structure, tasks: int, arrays: Sequence[np.ndarray] = ()) -> int:
+    def add(self, params: Params, tasks: int, arrays: Sequence[np.ndarray] = ()) -> int:
         """Add an operator; raises ValueError if it would leave the arena, or the arrays, which it points to."""
         name = type(params).__name__
         if not all(array.flags.c_contiguous for array in arrays):
             raise ValueError(f"the operator {name} has an array that does not lie in one piece")
         given = (Array * len(arrays))(*(Array(array.ctypes.data, array.nbytes) for array in arrays))
-        kind = KINDS.index(type(params))
+        kind = number_of(type(params))
         wrong = self._lib.rp_add(self._handle, kind, ctypes.byref(params), tasks, given, len(arrays))
         if wrong:
             raise ValueError(f"the operator {name} would use {wrong.decode()}")
@@ -208,7 +153,9 @@ def bind(path: Path) -> Any:
     """Load a library and declare its functions."""
     lib = ctypes.CDLL(str(path))
     lib.rp_variant.restype, lib.rp_variant.argtypes = c_char_p, [c_int]
-    lib.rp_params_size.restype, lib.rp_params_size.argtypes = c_int64, [c_int64]
+    lib.rp_fields.restype, lib.rp_fields.argtypes = c_char_p, [c_int64]
+    lib.rp_names.restype, lib.rp_names.argtypes = c_char_p, [c_char_p]
+    lib.rp_constant.restype, lib.rp_constant.argtypes = c_int64, [c_char_p]
     lib.rp_new.restype, lib.rp_new.argtypes = c_void_p, [c_char_p, c_int64, c_int64, c_int64]
     lib.rp_add.restype = c_char_p
     lib.rp_add.argtypes = [c_void_p, c_int64, c_void_p, c_int64, POINTER(Array), c_int64]
@@ -219,10 +166,51 @@ def bind(path: Path) -> Any:
     lib.rp_time.restype, lib.rp_time.argtypes = c_double, [c_void_p, c_int64, c_int64]
     lib.rp_peak.restype, lib.rp_peak.argtypes = c_double, [c_char_p, c_int64]
     lib.rp_free.restype, lib.rp_free.argtypes = None, [c_void_p]
-    sizes = [lib.rp_params_size(kind) for kind in range(len(KINDS))]
-    if lib.rp_version() != VERSION or sizes != [ctypes.sizeof(kind) for kind in KINDS]:
+    numbers = {"kLanes": LANES, "kAxes": AXES}
+    names = {"activations": ACTIVATIONS, "operations": OPERATIONS, "moves": MOVES, "inner": INNER}
+    if (
+        lib.rp_version() != VERSION
+        or any(lib.rp_constant(name.encode()) != value for name, value in numbers.items())
+        or any(tuple(lib.rp_names(name.encode()).decode().split()) != known for name, known in names.items())
+    ):
         raise RuntimeError(f"{path} does not fit this version of the package: remove it, it is built again")
     return lib
+
+
+def operators() -> dict[str, str]:
+    """The operators of the library in order, each with the text of its fields."""
+    lib = library()
+    found: dict[str, str] = {}
+    while text := lib.rp_fields(len(found)):
+        name, _, rest = text.decode().partition(":")
+        found[name] = rest
+    return found
+
+
+@functools.cache
+def number_of(params: type[Params]) -> int:
+    """The number of an operator, once its parameters have been found to be the library's.
+
+    Raises:
+        RuntimeError: The library has no operator of this name, or it has other fields, or in another order.
+    """
+    known = operators()
+    theirs = fields(known.get(params.__name__, ""))
+    if theirs != params._fields_:
+        ours, named = (", ".join(field[0] for field in each) for each in (params._fields_, theirs))
+        raise RuntimeError(
+            f"the kernels' operator {params.__name__} has the fields ({named}), not ({ours}): build them again"
+        )
+    return list(known).index(params.__name__)
+
+
+@functools.cache
+def kernel_constant(name: str) -> int:
+    """A number that api.h sets, such as the rows of a task: `kernel_constant("kBinaryRows")`."""
+    value = int(library().rp_constant(name.encode()))
+    if value < 0:
+        raise RuntimeError(f"the kernels have no constant {name}: build them again")
+    return value
 
 
 def variants() -> list[str]:

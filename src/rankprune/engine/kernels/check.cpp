@@ -132,7 +132,7 @@ struct Checker {
     }
 
     // The planes of one channel; where they go is the caller's to check.
-    void planes(const Planes& p, int64_t given) {
+    void plane_set(const Planes& p, int64_t given) {
         counts({p.channels, p.height, p.width, p.slabs, p.rows, p.taps, p.phases, p.stride_x, p.stride_y});
         need(p.plain == 0 || p.plain == 1, "a flag that is neither 0 nor 1");
         if (wrong || !array(p.x_first, p.taps) || !array(p.y_first, p.phases)) return;
@@ -151,13 +151,13 @@ struct Checker {
         need(between(-p.rows, p.y_first[0], 0), "a plane that begins within the image");
     }
 
-    void planes_in_arena(const Planes& p, int64_t given) {
-        planes(p, given);
+    void planes(const Planes& p, int64_t given) {
+        plane_set(p, given);
         if (!wrong) view({p.at, p.slab, p.chan}, p.slabs, p.channels, Wide(p.phases) * p.taps * p.rows * kLanes);
     }
 
     void pool(const Pool& p, int64_t given) {
-        planes(p.planes, given);
+        plane_set(p.planes, given);
         counts({p.rows, p.count});
         if (wrong) return;
         Wide rows = Wide(p.planes.phases) * p.planes.taps * p.planes.rows;
@@ -382,21 +382,10 @@ struct Checker {
 const char* check(int64_t kind, const void* params, int64_t tasks, const Room& room) {
     Checker c(room);
     switch (kind) {
-        case kConv: c.conv(*static_cast<const Conv*>(params), tasks); break;
-        case kPlanes: c.planes_in_arena(*static_cast<const Planes*>(params), tasks); break;
-        case kPool: c.pool(*static_cast<const Pool*>(params), tasks); break;
-        case kWindow: c.window(*static_cast<const Window*>(params), tasks); break;
-        case kBinary: c.binary(*static_cast<const Binary*>(params), tasks); break;
-        case kNorm: c.norm(*static_cast<const Norm*>(params), tasks); break;
-        case kSoftmax: c.softmax(*static_cast<const Softmax*>(params), tasks); break;
-        case kAttention: c.attention(*static_cast<const Attention*>(params), tasks); break;
-        case kMean: c.mean(*static_cast<const Mean*>(params), tasks); break;
-        case kLinear: c.linear(*static_cast<const Linear*>(params), tasks); break;
-        case kGather: c.gather(*static_cast<const Gather*>(params), tasks); break;
-        case kBorder: c.border(*static_cast<const Border*>(params), tasks); break;
-        case kProduct: c.product(*static_cast<const Product*>(params), tasks); break;
-        case kMove: c.move(*static_cast<const Move*>(params), tasks); break;
-        default: return "an operator that is not checked";
+#define RP_CHECK(Name, FIELDS, name) case k##Name: c.name(*static_cast<const Name*>(params), tasks); break;
+        RP_OPERATORS(RP_CHECK)
+#undef RP_CHECK
+        default: return "an operator there is none of";
     }
     return c.wrong;
 }

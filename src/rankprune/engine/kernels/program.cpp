@@ -49,10 +49,9 @@ struct Operator {
 };
 
 int64_t size_of(int64_t kind) {
-    static const size_t kSizes[kKinds] = {sizeof(Conv), sizeof(Planes), sizeof(Pool), sizeof(Window), sizeof(Binary),
-                                          sizeof(Norm), sizeof(Softmax), sizeof(Attention), sizeof(Mean),
-                                          sizeof(Linear), sizeof(Gather), sizeof(Border), sizeof(Move),
-                                          sizeof(Product)};
+#define RP_SIZE(Name, FIELDS, name) sizeof(Name),
+    static const size_t kSizes[kKinds] = {RP_OPERATORS(RP_SIZE)};
+#undef RP_SIZE
     return kind < 0 || kind >= kKinds ? 0 : int64_t(kSizes[kind]);
 }
 
@@ -109,13 +108,32 @@ struct rp_program {
     }
 };
 
-int rp_version() { return 6; }
+int rp_version() { return 7; }
 
-int64_t rp_params_size(int64_t kind) { return size_of(kind); }
+const char* rp_fields(int64_t kind) {
+#define RP_TEXT(type, ...) " " #type " " #__VA_ARGS__ ";"
+#define RP_FIELDS(Name, FIELDS, name) #Name ":" FIELDS(RP_TEXT),
+    static const char* const kFields[kKinds] = {RP_OPERATORS(RP_FIELDS)};
+    return kind < 0 || kind >= kKinds ? nullptr : kFields[kind];
+}
+
+const char* rp_names(const char* choice) {
+#define RP_WORD(name, text) #text " "
+    if (!std::strcmp(choice, "activations")) return RP_ACTIVATIONS(RP_WORD);
+    if (!std::strcmp(choice, "operations")) return RP_OPERATIONS(RP_WORD);
+    if (!std::strcmp(choice, "moves")) return RP_MOVES(RP_WORD);
+    return std::strcmp(choice, "inner") ? nullptr : RP_INNER(RP_WORD);
+}
+
+int64_t rp_constant(const char* name) {
+#define RP_FIND(constant, value) if (!std::strcmp(name, #constant)) return constant;
+    RP_CONSTANTS(RP_FIND)
+    return -1;
+}
 
 rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, int64_t scratch) {
     const Table* table = find_table(variant);
-    if (!table || threads < 1 || threads > 1024 || arena < 0 || arena > kMostFloats || scratch < 0 ||
+    if (!table || threads < 1 || threads > kMostThreads || arena < 0 || arena > kMostFloats || scratch < 0 ||
         scratch > kMostFloats)
         return nullptr;
     rp_program* p = new (std::nothrow) rp_program;

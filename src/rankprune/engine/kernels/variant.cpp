@@ -31,8 +31,9 @@ static float peak_loop(int64_t turns) {
 extern const Table RP_JOIN(table_, RP_VARIANT);
 const Table RP_JOIN(table_, RP_VARIANT) = {
     RP_STRING(RP_VARIANT),
-    {run_conv, run_planes, run_pool, run_window, run_binary, run_norm, run_softmax, run_attention, run_mean, run_linear,
-     run_gather, run_border, run_move, run_product},
+#define RP_RUN(Name, FIELDS, name) run_##name,
+    {RP_OPERATORS(RP_RUN)},
+#undef RP_RUN
     peak_loop,
 };
 
