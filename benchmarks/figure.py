@@ -1,88 +1,132 @@
-"""The figure of the README, from the records of the other benchmarks: python benchmarks/figure.py
+"""The figures of the README and the docs, from records alone: python benchmarks/figure.py
 
-Reads results/benchmarks/*.txt, writes docs/assets/cost.svg, with the engine's latency once it is there.
+Reads results/, writes accuracy.svg, latency.svg and cost.svg to docs/assets.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
 matplotlib.use("svg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rankprune.lab.paper.queue import read_queue
+from rankprune.lab.paper.records import Records
+from rankprune.lab.paper.table import NAMES, Evidence
+from rankprune.lab.report.palette import DENSE, GRID, METHODS, OTHERS, TEXT
 
 ROOT = Path(__file__).resolve().parents[1]
-RECORDS = ROOT / "results" / "benchmarks"
-OURS, THEIRS = "#1668b8", "#9aa3ad"
+RESULTS, ASSETS = ROOT / "results", ROOT / "docs" / "assets"
+TASK, TITLE = "cifar10-cpu-resnet20", "Accuracy of ResNet-20, %\n(CIFAR-10 at 16 px, 4 epochs)"
+SPARSITIES = (90.0, 95.0, 98.0, 99.0)
+SIZE = (3.5, 3.0)  # inches; two stand side by side in a README and in the docs
+SHOWN = ("feather", "gmp", "rpg", "rigl", "acdc")
+ENGINES = {
+    "torch": ("torch", OTHERS[6]),
+    "onnxruntime": ("ONNX Runtime", OTHERS[11]),
+    "deepsparse": ("DeepSparse", OTHERS[0]),
+    "rankprune": ("rankprune", OTHERS[2]),
+}
+STYLE: dict[str, Any] = {
+    "svg.hashsalt": "rankprune", "font.family": "sans-serif", "font.size": 9, "text.color": TEXT,
+    "axes.labelcolor": TEXT, "axes.edgecolor": GRID, "xtick.color": TEXT, "ytick.color": TEXT, "axes.titlesize": 9.5,
+    "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": GRID, "grid.alpha": 0.25, "grid.linewidth": 0.6, "lines.linewidth": 1.8, "lines.markersize": 5,
+}  # fmt: skip
 
 
-def medians(record: str) -> list[float]:
-    """Median milliseconds of the two ways, ours first."""
-    return [float(number) for number in re.findall(r"median\s+([\d.]+) ms", record)]
+def label_ends(axes: Axes, ends: list[tuple[float, str, str]], apart: float) -> None:
+    """Names of the curves (height, name, colour) behind their last points, at least `apart` from each other."""
+    right = axes.get_xticks()[-1]
+    height = float("-inf")
+    for y, name, colour in sorted(ends):
+        height = max(y, height + apart)
+        axes.annotate(name, (right, height), (8, 0), textcoords="offset points", va="center", color=colour)
+    axes.set_xlim(right=1.45 * right)
 
 
-def pair(axes: Axes, title: str, values: list[float], unit: str) -> None:
-    ours, theirs = values
-    bars = axes.barh(["the usual way", "rankprune"], [theirs, ours], color=[THEIRS, OURS], height=0.62)
-    axes.bar_label(bars, labels=[f"{theirs:,.0f} {unit}", f"{ours:,.0f} {unit}, {theirs / ours:.1f} × less"], padding=4)
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlim(0, 1.3 * theirs)
-    axes.xaxis.set_visible(False)
-    axes.tick_params(left=False)
-    for side in axes.spines.values():
-        side.set_visible(False)
+def accuracy(figure: Figure) -> None:
+    """Accuracy against sparsity, evenly spaced; a bar is the standard error over seeds."""
+    axes = figure.subplots()
+    records = Records(RESULTS / "records")
+    evidence = Evidence(read_queue(RESULTS / "queue.yaml", records), records)
+    (dense,) = evidence.values(evidence.find(TASK, "dense", None), "accuracy_last")
+    axes.axhline(100 * dense, color=DENSE, linestyle="--", linewidth=1)
+    axes.annotate("dense", (0.99, 100 * dense), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+    ends = []
+    for method in SHOWN:
+        runs = [evidence.values(evidence.find(TASK, method, s), "accuracy_last") for s in SPARSITIES]
+        means = [100 * sum(values) / len(values) for values in runs]
+        axes.plot(range(len(SPARSITIES)), means, marker="o", color=METHODS[method])
+        ends.append((means[-1], NAMES[method], METHODS[method]))
+    axes.set_xticks(range(len(SPARSITIES)), [f"{s:g} %" for s in SPARSITIES])
+    axes.set(title=TITLE, xlabel="sparsity")
+    label_ends(axes, ends, apart=1.5)
 
 
-def latencies(record: str) -> dict[str, dict[float, float]]:
-    """Median milliseconds by engine and sparsity, of the first network and batch size."""
-    found: dict[str, dict[float, float]] = {}
-    first = None
+def latencies(record: str) -> dict[str, dict[float, tuple[float, float]]]:
+    """Minimum and median milliseconds by engine and sparsity."""
+    found: dict[str, dict[float, tuple[float, float]]] = {}
     for part in re.split(r"\n(?=\S+ at \d)", record)[1:]:
-        network, percent = re.match(r"(\S+) at ([\d.]+)%", part).groups()  # type: ignore[union-attr]
-        batch = re.search(r"batch (\d+)", part)[1]  # type: ignore[index]
-        first = first or (network, batch)
-        if (network, batch) == first:
-            for name, median in re.findall(r"^(\w+) +[\d.]+ +([\d.]+) +[\d.]+ ", part, re.M):
-                found.setdefault(name, {})[float(percent)] = float(median)
+        percent = float(re.match(r"\S+ at ([\d.]+)%", part)[1])  # type: ignore[index]
+        for name, least, median in re.findall(r"^(\w+) +([\d.]+) +([\d.]+) +[\d.]+ ", part, re.M):
+            found.setdefault(name, {})[percent] = (float(least), float(median))
     return found
 
 
-def engines(axes: Axes, record: str) -> None:
-    for name, points in latencies(record).items():
-        color, width = (OURS, 2.4) if name == "rankprune" else (THEIRS, 1.4)
-        axes.plot(list(points), list(points.values()), marker="o", color=color, lw=width)
-        axes.annotate(name, (max(points), points[max(points)]), xytext=(7, -3), textcoords="offset points")
-    axes.set_title("ResNet-50, one image on the CPU, ms", loc="left", fontsize=11)
-    axes.set_xlabel("sparsity, %")
-    shown = sorted({sparsity for points in latencies(record).values() for sparsity in points})
-    axes.set_xticks(shown)
-    axes.set_xlim(right=shown[-1] + 5)
-    axes.set_ylim(0)
-    axes.spines[["top", "right"]].set_visible(False)
+def latency(figure: Figure) -> None:
+    """Median latency of each engine against sparsity; a bar goes down to the fastest of the rounds."""
+    axes = figure.subplots()
+    found = latencies((RESULTS / "benchmarks" / "engine-resnet50.txt").read_text(encoding="utf-8"))
+    ends = []
+    for engine, (name, colour) in ENGINES.items():
+        points = found[engine]
+        medians = [median for _, median in points.values()]
+        spread = [[median - least for least, median in points.values()], [0.0] * len(points)]
+        width = 2.4 if engine == "rankprune" else 1.6
+        axes.errorbar(range(len(points)), medians, spread, marker="o", capsize=2, color=colour, lw=width)
+        ends.append((medians[-1], name, colour))
+    axes.set_xticks(range(len(points)), [f"{percent:g} %" for percent in points])
+    axes.set(title="Latency of ResNet-50, ms\n(one image, 2 cores, median to minimum)", xlabel="sparsity", ylim=(0, None))
+    label_ends(axes, ends, apart=6.0)
+
+
+def pair(axes: Axes, title: str, ours: float, theirs: float, usual: str, unit: str) -> None:
+    bars = axes.barh([usual, "rankprune"], [theirs, ours], color=[DENSE, ENGINES["rankprune"][1]], height=0.62)
+    labels = [f"{theirs:,.0f} {unit}", f"{ours:,.0f} {unit}, {theirs / ours:.1f} × less"]
+    axes.bar_label(bars, labels=labels, padding=4)
+    axes.set_title(title)
+    axes.set_xlim(0, 1.3 * theirs)
+    axes.xaxis.set_visible(False)
+    axes.tick_params(left=False)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+
+
+def cost(figure: Figure) -> None:
+    rank, update = ((RESULTS / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8") for name in ("rank", "update"))
+    rows = figure.subplots(3, 1)
+    titles = ("Rank gradients of ResNet-50", "One RPG mask update of ResNet-50", "Its memory beyond the masks")
+    usual = ("torch.linalg.svd + autograd", *2 * ("concatenate, kthvalue, 2 sorts",))
+    pairs = [re.findall(r"median\s+([\d.]+) ms", record) for record in (rank, update)]
+    pairs.append(re.findall(r"([\d.]+) MiB", update))
+    for axes, title, (ours, theirs), name, unit in zip(rows, titles, pairs, usual, ("ms", "ms", "MiB")):
+        pair(axes, title, float(ours), float(theirs), name, unit)
 
 
 def main() -> None:
-    rank, update = ((RECORDS / f"{name}.txt").read_text(encoding="utf-8") for name in ("rank", "update"))
-    memory = [float(number) for number in re.findall(r"([\d.]+) MiB", update)]
-    engine = RECORDS / "engine-resnet50.txt"
-    plt.rcParams.update({"svg.hashsalt": "rankprune", "font.family": "sans-serif", "font.size": 10})
-    if engine.exists():
-        figure = plt.figure(figsize=(10, 4.2), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(1.15, 1))
-        engines(left.subplots(), engine.read_text(encoding="utf-8"))
-        rows = right.subplots(3, 1)
-    else:
-        figure, rows = plt.subplots(3, 1, figsize=(7, 3.9), layout="constrained")
-    pair(rows[0], "Rank gradients of ResNet-50", medians(rank), "ms")
-    pair(rows[1], "A mask update of RPG, ResNet-50", medians(update), "ms")
-    pair(rows[2], "Its memory beyond the masks", memory, "MiB")
-    target = ROOT / "docs" / "assets" / "cost.svg"
-    target.parent.mkdir(exist_ok=True)
-    figure.savefig(target, metadata={"Date": None}, facecolor="white")
-    print(f"written: {target.relative_to(ROOT)}")
+    ASSETS.mkdir(exist_ok=True)
+    with matplotlib.rc_context(STYLE):
+        for name, draw, size in (("accuracy", accuracy, SIZE), ("latency", latency, SIZE), ("cost", cost, (7, 3.6))):
+            figure = Figure(figsize=size, layout="constrained")
+            draw(figure)
+            figure.savefig(ASSETS / f"{name}.svg", metadata={"Date": None}, transparent=True)
+            print(ASSETS / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import types
 from pathlib import Path
 from typing import NamedTuple
 
-LANGUAGES = {"python", "sh", "text", "yaml", "toml"}
+LANGUAGES = {"python", "sh", "text", "yaml", "toml", "bibtex"}
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$|<!-- before:\n(.*?)-->", re.M | re.S)
 
 

@@ -93,59 +93,66 @@ def test_numbers_of_the_readme_stand_in_the_records() -> None:
         assert all(number in record for number in found), f"{name}: {numbers}"
 
 
+SPEEDS = {
+    "ResNet-50": ("resnet50", "torchvision:resnet50"),
+    "DeiT-S": ("deit-s", "timm:deit_small_patch16_224"),
+    "CIFAR VGG-19": ("cifar", "cifar-vgg19"),
+}
+
+
 def test_speeds_of_the_readme_stand_in_the_records() -> None:
-    """Each row of the table of speeds: by minima / by medians, as the record of that network and sparsity has them."""
+    """Each row of the table of speeds, by medians (by minima), as the record of that network and sparsity has them."""
     text = (ROOT / "README.md").read_text("utf-8")
-    rows = re.findall(r"^\| ([\w, -]*?) ?\| (\d+) % \|" + 3 * r" ([\d.]+) / ([\d.]+) \|", text, re.M)
-    assert len(rows) == 9
-    records = {
-        "ResNet-50": ("resnet50", "torchvision:resnet50"),
-        "DeiT-S": ("deit-s", "timm:deit_small_patch16_224"),
-        "CIFAR ResNet-32, double width": ("cifar", "cifar-resnet32x2"),
-        "CIFAR VGG-19": ("cifar", "cifar-vgg19"),
-    }
-    network = ""
-    for name, percent, *numbers in rows:
-        network = name or network
-        suite, model = records[network]
-        for engine, pair in zip(("deepsparse", "onnxruntime", "torch"), zip(numbers[::2], numbers[1::2])):
-            assert speeds(suite, model, percent, engine) == pair, (network, percent, engine)
-    for minimum, median, percent in re.findall(r"([\d.]+) / ([\d.]+) at (\d+) %", text):
-        assert speeds("resnet50-batch", "torchvision:resnet50", percent, "deepsparse") == (minimum, median)
-    (dense,) = re.findall(r"runs at ([\d.]+) / ([\d.]+) of ONNX Runtime", text)
-    assert speeds("dense", "torchvision:resnet50", "0", "onnxruntime") == dense
+    rows = re.findall(r"^\| ([\w -]+) \| (\d+) % \|" + 3 * r" ([\d.]+) \(([\d.]+)\) \|", text, re.M)
+    assert len(rows) >= 5
+    for network, percent, *numbers in rows:
+        for engine, (median, minimum) in zip(("deepsparse", "onnxruntime", "torch"), zip(numbers[::2], numbers[1::2])):
+            assert timing(*SPEEDS[network], percent, engine)[3:] == (minimum, median), (network, percent, engine)
+    (dense,) = re.findall(r"slower here: ([\d.]+) \(([\d.]+)\) of ONNX Runtime", text)
+    assert timing("dense", "torchvision:resnet50", "0", "onnxruntime")[3:] == dense[::-1]
+    (latency,) = re.findall(r"ResNet-50 at 98 %: ([\d.]+) ms against ([\d.]+) ms in torch", text)
+    assert tuple(timing(*SPEEDS["ResNet-50"], "98", engine)[1] for engine in ("rankprune", "torch")) == latency
 
 
-def test_accuracies_of_the_readme_stand_in_the_record() -> None:
-    record = (ROOT / "results" / "finetune.txt").read_text("utf-8")
-    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    (numbers,) = re.findall(r"gradual magnitude ([\d.]+) % at 90 % sparsity and ([\d.]+) % at 95 %, RPG ([\d.]+) % and ([\d.]+) %", text)
-    found = [re.search(rf"^cifar10-finetune-{run} +([\d.]+) %", record, re.M) for run in ("gmp-90", "gmp-95", "rpg-90", "rpg-95")]
-    assert [match and match[1] for match in found] == list(numbers)
+def timing(suite: str, model: str, percent: str, engine: str) -> tuple[str, ...]:
+    """Minimum and median in ms, images/s, and times faster by minima and medians: a line of what engine.py printed."""
+    record = (ROOT / "results" / "benchmarks" / f"engine-{suite}.txt").read_text("utf-8")
+    part = record.split(f"{model} at {percent}%")[1]
+    found = re.search(rf"^{engine} +(\S+) +(\S+) +(\S+) +(\S+) +(\S+) ", part, re.M)
+    assert found
+    return found.groups()
 
 
-VGG = ("cifar10-cpu-vgg", "small VGG", (99, 99.5, 99.9))
-RESNET = ("cifar10-cpu-resnet20", "ResNet-20", (90, 95, 98, 99))
+TASKS = {("4 epochs", "ResNet-20"): "cifar10-cpu-resnet20", ("4 epochs", "small VGG"): "cifar10-cpu-vgg",
+         ("40 epochs", "ResNet-20"): "cifar10-long-resnet20", ("40 epochs", "small VGG"): "cifar10-long-vgg"}  # fmt: skip
 
 
-@pytest.mark.parametrize(("page", "task"), [("README.md", VGG), ("README.md", RESNET), ("docs/choose.md", VGG)])
-def test_accuracies_by_sparsity_stand_in_the_records(page: str, task: tuple[str, str, tuple[float, ...]]) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/choose.md"])
+def test_accuracies_by_method_stand_in_the_records(page: str) -> None:
+    """Every table whose head is a length of training and columns `NET, SPARSITY %`, and the dense accuracies beside it."""
     pytest.importorskip("pydantic", reason="needs rankprune[train]")
     from rankprune.lab.paper.queue import read_queue
     from rankprune.lab.paper.records import Records
     from rankprune.lab.paper.table import Evidence
 
-    name, net, sparsities = task
-    head = f"| {net}, 4 epochs | {' | '.join(f'{s:g} %' for s in sparsities)} |\n|---{'|---' * len(sparsities)}|\n"
-    table = (ROOT / page).read_text("utf-8").split(head)[1].split("\n\n")[0]
     records = Records(ROOT / "results" / "records")
     evidence = Evidence(read_queue(ROOT / "results" / "queue.yaml", records), records)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    assert len(rows) >= 9
-    for method, *cells in ((first.strip("`"), *rest) for first, *rest in rows):
-        for sparsity, cell in zip(sparsities, cells, strict=True):
-            runs = evidence.find(name, method, sparsity)
-            assert cell == evidence.accuracy(runs), (method, sparsity)
+    text = (ROOT / page).read_text("utf-8")
+    tables = re.findall(r"^\| (\d+ epochs) \|(.*)\|\n\|[-|]*\|\n((?:\|.*\n)+)", text, re.M)
+    assert tables
+    for epochs, head, body in tables:
+        columns = [column.strip().rsplit(", ", 1) for column in head.split("|")]
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
+        assert len(rows) >= 5
+        for method, *cells in rows:
+            for (net, sparsity), cell in zip(columns, cells, strict=True):
+                runs = evidence.find(TASKS[epochs, net], method.strip("`"), float(sparsity.rstrip(" %")))
+                assert cell == evidence.accuracy(runs), (method, net, sparsity)
+    for net, accuracy in re.findall(r"(ResNet-20|small VGG) (\d\d\.\d\d)", text):
+        assert accuracy in {evidence.accuracy(evidence.find(TASKS[epochs, net], "dense", None)) for epochs, *_ in tables}
+    for net, percent, accuracy, method, dense in re.findall(r"(ResNet-20|small VGG) at ([\d.]+) % sparsity: ([\d.]+) % with (\w+), ([\d.]+) % dense", text):
+        assert accuracy == evidence.accuracy(evidence.find(TASKS["4 epochs", net], method.lower(), float(percent)))
+        assert dense == evidence.accuracy(evidence.find(TASKS["4 epochs", net], "dense", None))
 
 
 RESULTS_PAGES = sorted(DOCS.glob("results*.md"))
@@ -168,15 +175,6 @@ def test_the_pages_of_results_show_every_table_and_benchmark() -> None:
     assert recorded <= set(shown["tables"])
     assert len(shown["tables"]) == len(set(shown["tables"]))
     assert {path.stem.split("-")[0] for path in (ROOT / "results" / "benchmarks").glob("*.txt")} == set(shown["benchmarks"])
-
-
-def speeds(suite: str, model: str, percent: str, engine: str) -> tuple[str, ...]:
-    """By minima and by medians, from the record of a suite of benchmarks/engine.py."""
-    record = (ROOT / "results" / "benchmarks" / f"engine-{suite}.txt").read_text("utf-8")
-    part = record.split(f"{model} at {percent}%")[1]
-    found = re.search(rf"^{engine} +\S+ +\S+ +\S+ +(\S+) +(\S+) ", part, re.M)
-    assert found
-    return found.groups()
 
 
 def test_the_table_of_choices_says_what_the_methods_say() -> None:
