@@ -92,7 +92,8 @@ def latency(figure: Figure) -> None:
         axes.errorbar(range(len(points)), medians, spread, marker="o", capsize=2, color=colour, lw=width)
         ends.append((medians[-1], name, colour))
     axes.set_xticks(range(len(points)), [f"{percent:g} %" for percent in points])
-    axes.set(title="Latency of ResNet-50, ms\n(one image, 2 cores, median to minimum)", xlabel="sparsity", ylim=(0, None))
+    title = "Latency of ResNet-50, ms\n(one image, 2 cores, median to minimum)"
+    axes.set(title=title, xlabel="sparsity", ylim=(0, None))
     label_ends(axes, ends, apart=6.0)
 
 
