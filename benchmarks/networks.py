@@ -1,6 +1,10 @@
-"""Networks of torchvision, timm and Hugging Face at 90 % sparsity in the engine: what runs where, how exact, how fast.
+"""Networks of torchvision, timm, Hugging Face and users at 90 % sparsity in the engine: what runs where, how exact, how fast.
 
-    python benchmarks/networks.py [NAME ...] [--threads N]     without names: one network of each family
+    python benchmarks/networks.py [NAME ...] [--threads N] [--out FILE]     without names: one network of each family
+    python benchmarks/networks.py --survey [--out FILE]                     all 150, every second one first
+
+With --out, lines are appended to FILE and networks that stand there already are left out, so that a survey can be
+stopped and taken up again; the summary of the whole file is printed at the end.
 
 Weights are random: neither time nor exactness depends on their training. One line each: operators in the kernels and
 in torch, the largest error as a share of the output's scale, seconds of torch divided by seconds of the engine
@@ -10,9 +14,11 @@ in torch, the largest error as a share of the output's scale, seconds of torch d
 from __future__ import annotations
 
 import argparse
+import re
 import time
 import warnings
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils import _pytree as pytree
 
 import rankprune as rp
+from _user_networks import NETWORKS
 from rankprune.engine.compile import Compiled
 
 # Image size behind @: odd where the network allows it, small where it is slow.
@@ -46,6 +53,27 @@ FAMILIES = (
     "timm:twins_svt_small@224", "timm:visformer_tiny@224", "timm:vit_tiny_patch16_224@224", "timm:volo_d1_224@224",
     "timm:xcit_nano_12_p16_224@224", "hf:bert", "hf:distilbert", "hf:gpt2", "hf:roberta",
 )  # fmt: skip
+# With those above, and those that users write, the 150 of the survey.
+MORE = (
+    "torchvision:resnet50@224", "torchvision:resnext50_32x4d@65", "torchvision:wide_resnet50_2@65",
+    "torchvision:vgg11_bn@65", "torchvision:densenet169@65", "torchvision:efficientnet_v2_s@65",
+    "torchvision:mobilenet_v3_large@224", "torchvision:regnet_x_400mf@65", "torchvision:shufflenet_v2_x1_0@65",
+    "torchvision:vit_b_32@224", "torchvision:fcn_resnet50@65", "torchvision:deeplabv3_mobilenet_v3_large@65",
+    "timm:resnet50@224", "timm:resnet26d@65", "timm:seresnet50@65", "timm:ecaresnet50t@65", "timm:res2next50@65",
+    "timm:resnest14d@64", "timm:gernet_s@65", "timm:efficientnet_b1@65", "timm:tf_efficientnetv2_s@64",
+    "timm:efficientnet_lite0@65", "timm:mobilenetv2_100@65", "timm:mobilenetv3_large_100@65",
+    "timm:mobilenetv4_hybrid_medium@64", "timm:mixnet_s@65", "timm:mnasnet_100@65", "timm:fbnetc_100@65",
+    "timm:regnetx_002@65", "timm:regnety_002@65", "timm:regnetz_b16@64", "timm:cspdarknet53@65", "timm:darknet53@65",
+    "timm:ghostnetv2_100@64", "timm:xception41@97", "timm:inception_v4@97", "timm:nf_resnet50@64",
+    "timm:resnetv2_50x1_bit@64", "timm:convnext_atto@64", "timm:convnextv2_atto@64", "timm:efficientvit_m0@224",
+    "timm:efficientformerv2_s0@224", "timm:mobilevitv2_050@64", "timm:fastvit_sa12@64", "timm:caformer_s18@64",
+    "timm:convformer_s18@64", "timm:deit3_small_patch16_224@224", "timm:beit_base_patch16_224@224",
+    "timm:vit_base_patch16_siglip_224@224", "timm:swin_tiny_patch4_window7_224@224", "timm:coatnet_0_rw_224@224",
+    "timm:coat_tiny@224", "timm:pit_ti_224@224", "timm:mvitv2_tiny@224", "timm:hiera_tiny_224@224",
+    "timm:vit_relpos_small_patch16_224@224", "timm:xcit_tiny_12_p16_224@224", "timm:rdnet_tiny@64",
+    "timm:mambaout_femto@64", "timm:eca_halonext26ts@256", "timm:tresnet_m@64", "timm:vgg11_bn@65",
+)  # fmt: skip
+SURVEY = (*(f"user:{name}" for name in NETWORKS), *FAMILIES, *MORE)
 
 
 def build(name: str) -> tuple[nn.Module, Any]:
@@ -53,7 +81,10 @@ def build(name: str) -> tuple[nn.Module, Any]:
     torch.manual_seed(0)
     source, _, rest = name.partition(":")
     model_name, _, size = rest.partition("@")
-    if source == "hf":
+    if source == "user":
+        model, example = NETWORKS[model_name]()
+        model.eval()(example)  # makes lazy layers
+    elif source == "hf":
         model, example = _language_model(model_name)
     else:
         model = _vision_model(source, model_name)
@@ -96,6 +127,8 @@ def repeated(example: Any, batch: int) -> Any:
     """Other numbers of the same kind, for a batch of this size."""
     generator = torch.Generator().manual_seed(batch)
     if isinstance(example, Tensor):
+        if example.dtype == torch.int64:
+            return torch.randint(3, 900, (batch, *example.shape[1:]), generator=generator)
         return torch.randn(batch, *example.shape[1:], generator=generator)
     ids = torch.randint(3, 900, (batch, example["input_ids"].shape[1]), generator=generator)
     return {"input_ids": ids, "attention_mask": example["attention_mask"].expand(batch, -1)}
@@ -138,18 +171,53 @@ def line(name: str, threads: int | None) -> str:
     return f"{name:<44} {where:<22} {worst:>8.1e} {ratio:>6.2f} {dense:>9.2f} {spent:>6.1f}  {most}"
 
 
+def summary(lines: list[str]) -> str:
+    """What the lines of a survey add up to."""
+    native = fast = slow = refused = torch_only = 0
+    for each in lines:
+        found = re.match(r"\S+ +(all by torch|\d+ native (\d+) torch) +\S+ +([\d.]+)", each)
+        if found is None:
+            refused += 1
+            continue
+        ratio = float(found[3])
+        torch_only += found[2] is None
+        native += found[2] == "0"
+        fast += found[2] == "0" or ratio >= 1.5
+        slow += ratio < 0.95
+    return (
+        f"{len(lines)} networks: {native} wholly native; {fast} wholly native or at least 1.5 x torch; "
+        f"{torch_only} all by torch; {slow} slower than torch by more than 5 %; {refused} refused"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=FAMILIES, help="torchvision:NAME@SIZE, timm:NAME@SIZE or hf:NAME")
+    parser.add_argument("names", nargs="*", help="torchvision:NAME@SIZE, timm:NAME@SIZE, hf:NAME or user:NAME")
+    parser.add_argument("--survey", action="store_true", help="all 150 networks, every second one first")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--out", type=Path, help="append to this file, and leave out what stands there")
     arguments = parser.parse_args()
+    names = arguments.names or ((*SURVEY[::2], *SURVEY[1::2]) if arguments.survey else FAMILIES)
     heads = f"{'network':<44} {'operators':<22} {'error':>8} {'ratio':>6} {'torch ms':>9} {'s':>6}  slowest in torch"
+    lines: list[str] = []
+    if arguments.out is not None and arguments.out.exists():
+        lines = [each for each in arguments.out.read_text().splitlines() if each.partition(" ")[0].count(":") == 1]
+    elif arguments.out is not None:
+        arguments.out.write_text(heads + "\n")
+    known = {each.partition(" ")[0] for each in lines}
     print(heads, flush=True)
-    for name in arguments.names:
+    for name in names:
+        if name in known:
+            continue
         try:
-            print(line(name, arguments.threads), flush=True)
+            lines.append(line(name, arguments.threads))
         except Exception as failure:
-            print(f"{name:<44} {type(failure).__name__}: {str(failure)[:150]}", flush=True)
+            lines.append(f"{name:<44} {type(failure).__name__}: {str(failure)[:150]}")
+        print(lines[-1], flush=True)
+        if arguments.out is not None:
+            with arguments.out.open("a") as file:
+                file.write(lines[-1] + "\n")
+    print(summary(lines))
 
 
 if __name__ == "__main__":
