@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 
 
 class _UNet(nn.Module):
@@ -125,8 +125,8 @@ def _video() -> nn.Module:
 
 def _group_norm() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.SiLU(), nn.Conv2d(64, 128, 3, 2, 1), nn.GroupNorm(8, 128),
-        nn.Mish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
+        nn.Conv2d(3, 64, 3, padding=1), nn.GroupNorm(8, 64), nn.SiLU(), nn.Conv2d(64, 128, 3, 2, 1),
+        nn.GroupNorm(8, 128), nn.Mish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10),
     )  # fmt: skip
 
 

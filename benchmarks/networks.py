@@ -1,4 +1,4 @@
-"""Networks of torchvision, timm, Hugging Face and users at 90 % sparsity in the engine: what runs where, how exact, how fast.
+"""Networks of torchvision, timm, Hugging Face and users at 90 % in the engine: what runs where, how exact, how fast.
 
     python benchmarks/networks.py [NAME ...] [--threads N] [--out FILE]     without names: one network of each family
     python benchmarks/networks.py --survey [--out FILE]                     all 150, every second one first
