@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "rankprune"
 # A room may import the rooms with a lower number, and itself. Rooms with the same number may not import each other.
 LEVEL = {
     "_util": 0, "prunable": 0, "rank": 1, "flops": 1, "core": 2, "methods": 3, "extras": 3,
-    "formats": 3, "engine": 4, "integrations": 4,
-    "lab.errors": 5, "lab.losses": 5, "lab.models": 5, "lab.data": 5, "lab.bench": 6, "lab.recipes": 6, "lab.distributed": 6,
-    "lab.training": 7, "lab.sweep": 8, "lab.report": 8, "lab.paper": 9, "cli": 10, "__main__": 11,
+    "formats": 3, "engine.graph": 4, "engine.frontend": 5, "engine.backend": 5, "engine": 6, "integrations": 6,
+    "lab.errors": 7, "lab.losses": 7, "lab.models": 7, "lab.data": 7, "lab.bench": 8, "lab.recipes": 8, "lab.distributed": 8,
+    "lab.training": 9, "lab.sweep": 10, "lab.report": 10, "lab.paper": 11, "cli": 12, "__main__": 13,
 }  # fmt: skip
 # Names resolved at run time, so that methods and extras can be found by name: not an arrow between rooms.
 LAZY = {("core", "methods"), ("core", "extras")}

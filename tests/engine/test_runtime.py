@@ -14,6 +14,8 @@ import torch
 
 import rankprune as rp
 from rankprune.engine import runtime
+from rankprune.engine.backend.engine import Engine
+from rankprune.engine.graph.graph import Graph, Node, Weight
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 
@@ -81,3 +83,18 @@ def test_large_networks_in_an_environment_without_torch(name, without_torch, tmp
     with torch.inference_mode():
         want = model(x)[0]
     assert torch.tensor(json.loads(done.stdout)).sub(want).abs().max() <= 1e-4 * want.abs().max()
+
+
+def test_an_engine_leaves_the_graph_it_was_given_as_it_is():
+    weight = np.eye(4, 3, dtype=np.float32)
+    attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1, "activation": "none"}
+    kernel, bias = Weight.of(weight[:, :, None, None]), {"bias": np.zeros(4, np.float32)}
+    node = Node("conv", [0], 1, attrs=attrs, weight=kernel, arrays=bias)
+    graph = Graph([(3, 5, 5), (4, 5, 5)], [node], [0], [1])
+    before = node.weight
+    made = Engine(graph, threads=1)
+    assert graph.nodes == [node]
+    assert node.weight is before
+    assert made.graph.nodes[0].weight is not before  # packed, as the kernels read it
+    x = np.random.default_rng(0).standard_normal((1, 3, 5, 5), np.float32)
+    np.testing.assert_array_equal(made([x])[0][:, :3], x)

@@ -81,6 +81,8 @@ class Maker:
                 decisions = self._decide(graph)
             choices = {images: {n: d.choice for n, d in found.items()} for images, found in decisions.items()}
         engine = Engine(graph, self.threads, choices, self.variant)
+        for node, kept in zip(graph.nodes, engine.graph.nodes):
+            node.weight = kept.weight  # the engine's packed one alone stays in memory
         if self.tune and self.known is None and self.batch >= FEWEST:
             engine.choose_layout(self.batch)
         return engine, decisions

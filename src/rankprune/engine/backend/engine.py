@@ -64,8 +64,7 @@ class Engine:
         self._lock = threading.Lock()
         made = self.lowered(False)
         assert made is not None
-        for index, packed in made.packed.items():
-            self.graph.nodes[index].weight = packed
+        self.graph = graph.with_weights(made.packed)
 
     def lowered(self, images: bool, threads: int | None = None) -> Lowered | None:
         """The program of a layout, made when first needed; None where eight at once is not possible."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rankprune.engine.graph.graph import Node, Unsupported
+from rankprune.engine.graph.planes import PlaneSet, plane_set
 
 from .arena import Buffer
 from .layout import Layout, apart
@@ -51,45 +51,9 @@ class Border(Params):
     _fields_ = fields("int64_t at, slabs, channels, rows, top, bottom, left, right")
 
 
-@dataclass(frozen=True)
-class PlaneSet:
-    """Planes of one channel, [phase of the row][tap along x], so that each tap reads aligned rows."""
-
-    x_first: np.ndarray
-    y_first: np.ndarray
-    rows: int  # of a plane
-    slabs: int
-    taps: np.ndarray  # offset in rows of each tap, [ky, kx]
-
-    @property
-    def count(self) -> int:
-        return self.x_first.size * self.y_first.size
-
-    @property
-    def channel(self) -> int:
-        """Floats between channels."""
-        return apart(self.count * self.rows * LANES)
-
-    @property
-    def centre(self) -> int:
-        """The plane that is the input as it is, or -1."""
-        found = np.flatnonzero(self.x_first == 0)
-        return int(found[0]) if found.size and self.y_first.size == 1 else -1
-
-
-def plane_set(
-    out: tuple[int, ...], kernel: list[int], stride: list[int], pad: list[int], dilation: list[int]
-) -> PlaneSet:
-    """Output (y, x) and tap (ky, kx) read input row stride·y + dilation·ky − pad: a phase and a shift of its plane."""
-    height, width = out[1:]
-    shift, phase = np.divmod(np.arange(kernel[0]) * dilation[0] - pad[0], stride[0])
-    phases, which = np.unique(phase, return_inverse=True)
-    lowest = shift.min()
-    rows = int(height + shift.max() - lowest)
-    x_first = np.arange(kernel[1], dtype=np.int64) * dilation[1] - pad[1]
-    taps = (which[:, None] * kernel[1] + np.arange(kernel[1])[None, :]) * rows + (shift - lowest)[:, None]
-    y_first = (stride[0] * lowest + phases).astype(np.int64)
-    return PlaneSet(x_first, y_first, rows, -(-width // LANES), taps)
+def plane_stride(planes: PlaneSet) -> int:
+    """Floats between the planes of two channels."""
+    return apart(planes.count * planes.rows * LANES)
 
 
 def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> tuple[Callable[[int], Planes], Buffer]:
@@ -98,7 +62,7 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
     plain = value in state.plain
     layout, source = (state.layouts[value], state.places[value]) if plain else state.input(value)
     stride = node.attrs["stride"]
-    chan = made.channel
+    chan = plane_stride(made)
 
     there = made.centre if value in state.in_planes else -1
 
@@ -136,7 +100,7 @@ def among_planes(state: Lowering, value: int) -> Layout | None:
     top = -int(made.y_first[0])
     if made.centre < 0 or out[2] != width or top < 0 or top + height > made.rows:
         return None
-    chan = made.channel
+    chan = plane_stride(made)
     origin = (made.centre * made.rows + top) * LANES
     return Layout(
         graph.shapes[value], False, made.slabs, channels, height, channels * chan, chan, origin,
@@ -168,7 +132,7 @@ def conv(state: Lowering, node: Node) -> None:
         made = planes_of(state, node, kernel)
         params, source = planes_params(state, node, made, 0.0)
         channels = state.graph.shapes[value][0]
-        chan = made.channel
+        chan = plane_stride(made)
         target = source if value in state.in_planes else state.buffer(made.slabs * channels * chan)
         tasks = made.slabs * -(-channels // kernel_constant("kPlaneChannels"))
         work = made.slabs * channels * chan

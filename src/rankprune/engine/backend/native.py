@@ -13,16 +13,11 @@ from typing import Any
 import numpy as np
 
 from rankprune.engine.graph.strided import AXES
+from rankprune.engine.graph.target import ACTIVATIONS, LANES, OPERATIONS
 
 from . import build
 
-LANES = 8
 VERSION = 7  # of the kernels' interface and numerics; part of the key of cached choices
-ACTIVATIONS = (
-    "none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh", "tanh", "leaky_relu",
-    "elu", "mish", "softplus", "clamp", "exp", "sqrt", "abs",
-)  # fmt: skip
-OPERATIONS = ("add", "mul", "sub", "rsub", "div", "rdiv", "maximum", "minimum", "prelu")
 MOVES = ("floats", "rows", "into_lanes", "out_of_lanes")  # of a gather
 INNER = ("copy", "transpose", "scalar")  # loops of a move
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rankprune.engine.graph.graph import Unsupported, Weight
+from rankprune.engine.graph.target import REACH
 
-REACH = 65536  # rows a 16-bit offset can tell apart
 TALLEST = {1: 14, 2: 6, 4: 3}  # rows in registers, by output channels at once
 
 

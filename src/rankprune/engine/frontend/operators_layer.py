@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from rankprune.engine.backend.lower_window import plane_set
-from rankprune.engine.backend.native import LANES
-from rankprune.engine.backend.packing import REACH
 from rankprune.engine.graph.graph import Graph, Unsupported, Weight
+from rankprune.engine.graph.planes import plane_set
+from rankprune.engine.graph.target import REACH
 
 from .operators_elementwise import constant
 from .refs import IMAGES, Ref, channels_last, emit, image_pixels, settle
@@ -61,7 +60,7 @@ def conv2d(
     ]
     made = plane_set((weight.shape[0], *size), list(weight.shape[2:]), stride, padding, dilation)
     channels = 1 if groups == 1 else weight.shape[1]  # that cannot be worked in blocks
-    if made.taps.max() + (channels - 1) * made.channel // LANES >= REACH:
+    if made.taps.max() + (channels - 1) * made.count * made.rows >= REACH:  # strides may add to it: lowering refuses
         raise Unsupported("taps too far apart for the kernels' offsets")
     attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "activation": "none"}
     return emit(

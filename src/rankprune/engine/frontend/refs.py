@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rankprune.engine.backend.native import LANES
 from rankprune.engine.graph import strided
 from rankprune.engine.graph.graph import Graph, Node, Unsupported
+from rankprune.engine.graph.target import LANES
 
 IMAGES = 2
 

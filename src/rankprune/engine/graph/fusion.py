@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rankprune.engine.backend.native import OPERATIONS
-
 from .fuse_attention import fuse_attention
 from .graph import Graph, Node, Weight
+from .target import OPERATIONS
 
 _STORES = ("conv", "linear")  # their kernels add a residual and apply an activation as they store
 _ACTIVE = (*_STORES, *OPERATIONS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,11 @@ class Graph:
             for value in node.inputs:
                 found.setdefault(value, []).append(node)
         return found
+
+    def with_weights(self, weights: dict[int, Weight]) -> Graph:
+        """A graph like this one in which some nodes, by their index, hold another weight."""
+        nodes = [replace(node, weight=weights.get(i, node.weight)) for i, node in enumerate(self.nodes)]
+        return replace(self, nodes=nodes)
 
     def dense_bytes(self) -> int:
         return 4 * sum(node.weight.size for node in self.nodes if node.weight is not None)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from rankprune.engine.backend.native import ACTIVATIONS, OPERATIONS
-
 from . import strided
 from .graph import Node, Shape
 from .schema import Array, Operator, integer, integers, number, numbers, sizes, word
+from .target import ACTIVATIONS, OPERATIONS
 
 _ACTIVATION = {"activation": word(ACTIVATIONS)}
 _PARAMETERS = {"parameters": numbers(2)}
