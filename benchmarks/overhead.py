@@ -38,7 +38,7 @@ def time_in_hooks(sp: rp.Sparsifier, step: Callable[[], None], rounds: int = 20)
         return run
 
     tables = [h for o in sp.optimizers for h in (o._optimizer_step_pre_hooks, o._optimizer_step_post_hooks)]
-    for table in [*tables, *(site.parameter._post_accumulate_grad_hooks for site in sp.sites)]:
+    for table in [*tables, *(layer.parameter._post_accumulate_grad_hooks for layer in sp.layers)]:
         for key in table:
             table[key] = timed(table[key])
     shares = []
@@ -72,8 +72,8 @@ def main() -> None:
           f"median of the rounds' ratios: {ours.paired(base):.3f}x")
     inside = time_in_hooks(sp, lambda: step(sparse, optimizers[1]))
     print(f"inside rankprune's hooks: {inside:.1%} of the rest of the step")
-    bytes_held = sum(site.mask.numel() * site.mask.element_size() for site in sp.sites)
-    weights = sum(site.numel for site in sp.sites)
+    bytes_held = sum(layer.mask.numel() * layer.mask.element_size() for layer in sp.layers)
+    weights = sum(layer.numel for layer in sp.layers)
     print(f"memory: {bytes_held / weights:.2f} bytes a weight")
 
 

@@ -44,15 +44,15 @@ def attached(model: nn.Module, lam: float | None = None) -> Callable[[], None]:
     method = rp.methods.RPG(every=10, rank_layers="all", lam=lam)
     sp = rp.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), method, sparsity=0.9, total_steps=1000)
     (group,) = sp.groups
-    for site in group.sites:
-        site.parameter.grad = torch.ones_like(site.parameter)
-        local = site.parameter.grad.to_local() if site.shards else site.parameter.grad
-        local.copy_(site.part(torch.randn(site.shape, generator=torch.Generator().manual_seed(1))))
+    for layer in group.layers:
+        layer.parameter.grad = torch.ones_like(layer.parameter)
+        local = layer.parameter.grad.to_local() if layer.shards else layer.parameter.grad
+        local.copy_(layer.part(torch.randn(layer.shape, generator=torch.Generator().manual_seed(1))))
     group.step = 500  # in mid-schedule: some fall out, some stay, some grow
 
     def update() -> None:
-        for site in group.sites:
-            site.mask.fill_(True)
+        for layer in group.layers:
+            layer.mask.fill_(True)
         with torch.no_grad():
             group.run_update()
 

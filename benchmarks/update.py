@@ -40,23 +40,23 @@ def main() -> None:
     method = rp.methods.RPG(lam=0.0, grow=FRACTION, every=100, prune_end=1000)
     sp = rp.attach(model, optimizer, method, sparsity=1 - DENSITY, total_steps=100_000)
     (group,) = sp.groups
-    for site in group.sites:
-        site.parameter.grad = torch.randn_like(site.parameter)
+    for layer in group.layers:
+        layer.parameter.grad = torch.randn_like(layer.parameter)
         # Small weights of other rows and layers make an even spread of layer densities, as training does.
-        site.weight.mul_(torch.rand(site.shape[0], *[1] * (site.weight.ndim - 1)))
-    weights = [site.weight.clone() for site in group.sites]
-    grads = [site.parameter.grad.clone() for site in group.sites]
+        layer.weight.mul_(torch.rand(layer.shape[0], *[1] * (layer.weight.ndim - 1)))
+    weights = [layer.weight.clone() for layer in group.layers]
+    grads = [layer.parameter.grad.clone() for layer in group.layers]
     keep = group.final
 
     def ours() -> None:
-        for site in group.sites:
-            site.mask.fill_(True)
+        for layer in group.layers:
+            layer.mask.fill_(True)
         group.step = 1100  # the first update at the final density: all layers shrink, the hardest one
         group.run_update()
 
     def reset() -> None:
-        for site, weight in zip(group.sites, weights):
-            site.weight.copy_(weight)
+        for layer, weight in zip(group.layers, weights):
+            layer.weight.copy_(weight)
 
     def ours_again() -> None:
         ours()

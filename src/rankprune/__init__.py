@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .core.method import Extra as Extra
     from .core.method import Latent as Latent
     from .core.method import Masked as Masked
+    from .core.method import PrunableLayer as PrunableLayer
     from .core.method import Score as Score
-    from .core.method import Site as Site
     from .core.method import list_methods as list_methods
     from .core.method import method_info as method_info
     from .core.method import register as register
@@ -55,7 +55,7 @@ else:
         "Latent": "core.method:Latent",
         "Masked": "core.method:Masked",
         "Score": "core.method:Score",
-        "Site": "core.method:Site",
+        "PrunableLayer": "core.method:PrunableLayer",
         "list_methods": "core.method:list_methods",
         "method_info": "core.method:method_info",
         "register": "core.method:register",

@@ -37,11 +37,11 @@ def check(sp: rp.Sparsifier, model: nn.Module) -> None:
     if all(g.method.info.exact == "always" for g in sp.groups):
         assert sum(int(m.sum()) for m in sp.masks.values()) == sp.budget
     for group in sp.groups:
-        for site in group.sites:
-            assert site.weight[~site.mask].count_nonzero() == 0, site.name
+        for layer in group.layers:
+            assert layer.weight[~layer.mask].count_nonzero() == 0, layer.name
             if not isinstance(group.method, Latent) and not group.method.dense_state:
-                for tensor in site.optimizer_state():
-                    assert tensor[~site.mask].count_nonzero() == 0, site.name
+                for tensor in layer.optimizer_state():
+                    assert tensor[~layer.mask].count_nonzero() == 0, layer.name
 
 
 OPTIMIZERS = {
@@ -201,7 +201,7 @@ def test_a_closure_is_the_same_as_a_plain_step(name: str) -> None:
 
 
 def outside(sp: rp.Sparsifier) -> int:
-    return sum(int(site.weight[~site.mask].count_nonzero()) for site in sp.sites)
+    return sum(int(layer.weight[~layer.mask].count_nonzero()) for layer in sp.layers)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -216,7 +216,7 @@ def test_true_zeros_where_masks_or_weights_were_set_by_hand(name: str) -> None:
     report = sp.finalize(project=True)
     assert outside(sp) == 0
     assert report.kept == kept(2008, 0.9)
-    assert sum(int(site.weight.count_nonzero()) for site in sp.sites) <= report.kept
+    assert sum(int(layer.weight.count_nonzero()) for layer in sp.layers) <= report.kept
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -32,7 +32,7 @@ def loss(model: nn.Module, step: int, dtype: torch.dtype = torch.float32) -> Ten
 
 def outside(sp: rp.Sparsifier) -> int:
     """Weights that are not 0 outside the masks; a NaN is not 0."""
-    return sum(int((site.weight[~site.mask] != 0).sum()) for site in sp.sites)
+    return sum(int((layer.weight[~layer.mask] != 0).sum()) for layer in sp.layers)
 
 
 # -- an optimizer that never steps ------------------------------------------------------------------------------------
@@ -242,12 +242,12 @@ def test_codes_of_an_8_bit_state_are_masked_in_value(name: str) -> None:
     optimizer = EightBit(model.parameters())
     sp = start(name, model, optimizer)
     for step in range(1, STEPS + 1):
-        trained = [site.state.get("trained", torch.ones_like(site.mask)) for site in sp.sites]  # of Top-KAST, in this step
+        trained = [layer.state.get("trained", torch.ones_like(layer.mask)) for layer in sp.layers]  # of Top-KAST, in this step
         train(model, optimizer, step, step)
-        for site, alive in zip(sp.sites, trained):
-            state = optimizer.state[site.parameter]
+        for layer, alive in zip(sp.layers, trained):
+            state = optimizer.state[layer.parameter]
             values = state["qmap1"][state["state1"].long()]
-            assert values[~(alive if name == "topkast" else site.mask)].count_nonzero() == 0, (step, site.name)
+            assert values[~(alive if name == "topkast" else layer.mask)].count_nonzero() == 0, (step, layer.name)
             assert values.count_nonzero() > 0
     sp.finalize()
 
@@ -262,7 +262,7 @@ def test_a_state_of_torchao_is_masked_in_value() -> None:
     optimizer.state[model.weight]["exp_avg"] = moments
     before = moments.dequantize()
     keep = torch.rand(64, 64, generator=torch.Generator().manual_seed(1)) < 0.5
-    sp.sites[0].clear_state(keep)
+    sp.layers[0].clear_state(keep)
     after = moments.dequantize()
     assert torch.equal(after, torch.where(keep, before, 0.0))
 
@@ -276,11 +276,11 @@ def test_weights_that_are_not_finite_are_refused_at_the_end(name: str) -> None:
     optimizer = sgd(model)
     sp = start(name, model, optimizer)
     train(model, optimizer, 1, STEPS)
-    site = max(sp.sites, key=lambda s: s.kept())
+    layer = max(sp.layers, key=lambda s: s.kept())
     with torch.no_grad():
-        site.parameter[tuple(site.mask.nonzero()[0])] = math.nan
+        layer.parameter[tuple(layer.mask.nonzero()[0])] = math.nan
     for project in (False, True):
-        with pytest.raises(ValueError, match=rf"{site.name} holds a weight that is NaN or infinite at step {STEPS}"):
+        with pytest.raises(ValueError, match=rf"{layer.name} holds a weight that is NaN or infinite at step {STEPS}"):
             sp.finalize(project=project)
 
 
@@ -293,7 +293,7 @@ def test_a_step_on_nan_leaves_zeros_outside_the_mask(name: str, bad: float) -> N
     for step in range(1, STEPS + 1):
         loss(model, step).backward()
         if step == 14:
-            sp.sites[1].parameter.grad[0] = bad
+            sp.layers[1].parameter.grad[0] = bad
         optimizer.step()
         optimizer.zero_grad()
         assert outside(sp) == 0, step
@@ -311,6 +311,6 @@ def test_a_model_that_changes_its_type_is_followed(name: str) -> None:
         state["momentum_buffer"] = state["momentum_buffer"].double()
     train(model, optimizer, 12, STEPS)
     assert model[0].weight.dtype == torch.float64
-    states = [v for site in sp.sites for v in site.state.values() if isinstance(v, Tensor) and v.is_floating_point()]
+    states = [v for layer in sp.layers for v in layer.state.values() if isinstance(v, Tensor) and v.is_floating_point()]
     assert all(value.dtype == torch.float64 for value in states)
     assert sp.finalize().kept == 201

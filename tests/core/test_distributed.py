@@ -40,12 +40,12 @@ def run(name: str, model: nn.Module, rank: int, world: int, resume_at: int | Non
         optimizer.zero_grad()
         if step == resume_at:
             sp.load_state_dict(sp.state_dict())
-        for site in sp.sites:
-            assert site.weight[~site.mask].count_nonzero() == 0
-    found = {site.key: site.whole(site.mask.to(torch.uint8)).bool() for site in sp.sites}
+        for layer in sp.layers:
+            assert layer.weight[~layer.mask].count_nonzero() == 0
+    found = {layer.key: layer.whole(layer.mask.to(torch.uint8)).bool() for layer in sp.layers}
     report = sp.finalize()
     assert report.kept == round(0.2 * report.total) == sum(int(m.sum()) for m in found.values())
-    weights = {f"w:{s.key}": s.whole(s.weight.clone()) for s in sp.sites}
+    weights = {f"w:{s.key}": s.whole(s.weight.clone()) for s in sp.layers}
     return {**found, **weights}
 
 

@@ -32,7 +32,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "no sparsity": (lambda: attach(sparsity=None), r"sparsity=None"),
     "sparsity nan": (lambda: attach(sparsity=float("nan")), r"sparsity=nan"),
     "too few for the layers": (lambda: attach(sparsity=0.9995), r"leaves 1 of 2008 weights for 3 layers"),
-    "no site": (lambda: attach(nn.Sequential(nn.BatchNorm2d(3))), r"Sequential has no weight of a known layer to prune"),
+    "no layer": (lambda: attach(nn.Sequential(nn.BatchNorm2d(3))), r"Sequential has no weight of a known layer to prune"),
     "all dense": (lambda: attach(dense=["*"]), r"no weight of a known layer to prune: all are left out \(kept dense\)"),
     "all frozen": (lambda: rp.prune(cnn().requires_grad_(False), sparsity=0.5), r"all are left out \(frozen\)"),
     "no shape yet": (lambda: attach(nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4))), r"0.weight has no shape yet"),

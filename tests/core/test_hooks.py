@@ -23,9 +23,9 @@ def attach(model: nn.Module, optimizer: Any, method: str = "rigl", **options: An
 
 
 def zeros_hold(sp: rp.Sparsifier) -> None:
-    for site in sp.sites:
-        for tensor in (site.weight, *site.optimizer_state()):
-            assert tensor[~site.mask].count_nonzero() == 0, site.name
+    for layer in sp.layers:
+        for tensor in (layer.weight, *layer.optimizer_state()):
+            assert tensor[~layer.mask].count_nonzero() == 0, layer.name
 
 
 # -- gradients --------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def test_clipping_sees_the_sparse_gradient_but_updates_see_the_dense_one() -> No
     for step in range(1, 13):
         x, y = batch(step)
         nn.functional.cross_entropy(model(x), y).backward()
-        outside = max(float(s.parameter.grad[~s.mask].abs().max()) for s in sp.sites)
+        outside = max(float(s.parameter.grad[~s.mask].abs().max()) for s in sp.layers)
         if outside > 0:
             dense_at.append(step)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -73,13 +73,13 @@ def test_a_nan_at_a_dead_weight_does_no_harm() -> None:
     model = cnn()
     optimizer = adamw(model)
     sp = attach(model, optimizer)
-    site = sp.sites[0]
+    layer = sp.layers[0]
     train(model, optimizer, 1, 1)
     for _ in range(50):  # new gradients may come to lie where old ones were
         sp._clock.steps = 1
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        site.parameter.grad[~site.mask] = float("nan")
+        layer.parameter.grad[~layer.mask] = float("nan")
         optimizer.step()
         zeros_hold(sp)
     assert all(torch.isfinite(p).all() for p in model.parameters())
@@ -97,7 +97,7 @@ def test_an_update_that_meets_nan_waits(method: str, caplog: pytest.LogCaptureFi
         for _ in range(2):
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
-            sp.sites[1].parameter.grad[0] = float("inf")
+            sp.layers[1].parameter.grad[0] = float("inf")
             optimizer.param_groups[0]["momentum"] = 0.0
             saved = copy.deepcopy(model.state_dict())
             optimizer.step()
@@ -188,15 +188,15 @@ def test_a_step_a_fused_optimizer_skips_changes_no_weight(method: str) -> None:
     sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24, **({"every": 4} if "+" in method else {}))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for step in range(1, 7):
-        before = [p.detach().clone() for s in sp.sites for p in (s.weight, s.value)]
+        before = [p.detach().clone() for s in sp.layers for p in (s.weight, s.value)]
         x, y = batch(step)
         scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
         if step in (2, 4):
-            sp.sites[0].parameter.grad[0] = float("nan" if step == 2 else "inf")
+            sp.layers[0].parameter.grad[0] = float("nan" if step == 2 else "inf")
         scaler.step(optimizer)
         scaler.update(1024.0)
         optimizer.zero_grad()
-        after = [p.detach() for s in sp.sites for p in (s.weight, s.value)]
+        after = [p.detach() for s in sp.layers for p in (s.weight, s.value)]
         assert all(torch.equal(a, b) for a, b in zip(before, after)) == (step in (2, 4))
     assert sp.step == 4
 
@@ -318,7 +318,7 @@ def test_growth_sees_dense_gradients_where_an_optimizer_sits_out(method: str) ->
 def test_two_optimizers_stay_in_step_when_a_scaler_skips_one(skip: int, which: int) -> None:
     class Watched(rp.methods.RigL):
         def update(self, group: Any) -> None:
-            dense.append([bool(site.grad[~site.mask].count_nonzero()) for site in group.sites])
+            dense.append([bool(layer.grad[~layer.mask].count_nonzero()) for layer in group.layers])
             super().update(group)
 
     dense: list[list[bool]] = []
@@ -330,7 +330,7 @@ def test_two_optimizers_stay_in_step_when_a_scaler_skips_one(skip: int, which: i
         x, y = batch(step)
         scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
         if step == skip:
-            sp.sites[2 * which].parameter.grad[0] = float("inf")
+            sp.layers[2 * which].parameter.grad[0] = float("inf")
         for optimizer in both:
             scaler.step(optimizer)
         scaler.update(4.0)
@@ -457,7 +457,7 @@ def test_tied_frozen_dense_transposed_and_attention_weights() -> None:
     ]  # fmt: skip
     assert sp.left_out == {"stem.weight": "kept dense", "frozen.weight": "frozen"}
     assert "frozen.weight 3×6, 18 weights (frozen)" in str(sp.summary())
-    assert next(s for s in sp.sites if s.name == "up.weight").transposed
+    assert next(s for s in sp.layers if s.name == "up.weight").transposed
     assert set(sp.masks) <= set(dict(model.named_parameters()))
     for step in range(1, 25):
         for parameter in model.parameters():
@@ -538,7 +538,7 @@ def test_a_step_that_fails_in_the_middle_loses_no_latent(method: str) -> None:
     optimizer = sgd(model)
     sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24)
     train(model, optimizer, 1, 15)
-    before = [tensor.clone() for site in sp.sites for tensor in (site.weight, site.value)]
+    before = [tensor.clone() for layer in sp.layers for tensor in (layer.weight, layer.value)]
 
     def fails(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -553,13 +553,13 @@ def test_a_step_that_fails_in_the_middle_loses_no_latent(method: str) -> None:
 
     interrupted()
     sp.detach()
-    assert all(torch.equal(a, site.weight) for a, site in zip(before[::2], sp.sites))
+    assert all(torch.equal(a, layer.weight) for a, layer in zip(before[::2], sp.layers))
     state = sp.state_dict()
     sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=24)
     sp.load_state_dict(state)
     interrupted()
     assert sp.state_dict()["step"] == 15
-    after = [tensor for site in sp.sites for tensor in (site.weight, site.value)]
+    after = [tensor for layer in sp.layers for tensor in (layer.weight, layer.value)]
     assert all(torch.equal(a, b) for a, b in zip(before, after))
     interrupted()
     optimizer.param_groups[0]["lr"] = 0.0
@@ -567,7 +567,7 @@ def test_a_step_that_fails_in_the_middle_loses_no_latent(method: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before[1::2], after[1::2]))
     interrupted()
     sp.finalize()
-    assert all(torch.equal(a, site.weight) for a, site in zip(before[::2], sp.sites))
+    assert all(torch.equal(a, layer.weight) for a, layer in zip(before[::2], sp.layers))
 
 
 def test_extras_are_called_around_every_step_that_is_taken() -> None:
@@ -577,14 +577,14 @@ def test_extras_are_called_around_every_step_that_is_taken() -> None:
         def __init__(self) -> None:
             self.calls = []
 
-        def before_step(self, site: Any) -> None:
-            self.calls.append(("before", site.name))
+        def before_step(self, layer: Any) -> None:
+            self.calls.append(("before", layer.name))
 
-        def after_step(self, site: Any) -> None:
-            self.calls.append(("after", site.name))
+        def after_step(self, layer: Any) -> None:
+            self.calls.append(("after", layer.name))
 
         def reserve(self, group: Any) -> dict[Any, Tensor]:
-            masks = {site: torch.zeros_like(site.mask) for site in group.sites}
+            masks = {layer: torch.zeros_like(layer.mask) for layer in group.layers}
             for mask in masks.values():
                 mask.view(-1)[:2] = True  # the first two, whatever their score
             return masks
@@ -603,10 +603,10 @@ def test_extras_are_called_around_every_step_that_is_taken() -> None:
 class SoftThreshold(rp.Latent):
     """A latent method for the test: magnitude mask, shrunk by the largest weight cut."""
 
-    def effective(self, site: Any) -> Tensor:
-        latent = site.state["latent"]
-        cut = latent.abs().masked_fill(site.mask, 0).max()
-        return torch.where(site.mask, latent.sign() * (latent.abs() - cut), 0.0)
+    def effective(self, layer: Any) -> Tensor:
+        latent = layer.state["latent"]
+        cut = latent.abs().masked_fill(layer.mask, 0).max()
+        return torch.where(layer.mask, latent.sign() * (latent.abs() - cut), 0.0)
 
 
 def test_a_latent_method_keeps_the_weight_sparse_and_trains_the_latent() -> None:
@@ -620,15 +620,15 @@ def test_a_latent_method_keeps_the_weight_sparse_and_trains_the_latent() -> None
         for step in range(1, 13):
             x, y = batch(step)
             nn.functional.cross_entropy(model(x), y).backward()
-            before = [s.state["latent"].clone() for s in sp.sites]
-            grads = [s.parameter.grad.clone() for s in sp.sites]
+            before = [s.state["latent"].clone() for s in sp.layers]
+            grads = [s.parameter.grad.clone() for s in sp.layers]
             optimizer.step()
             optimizer.zero_grad()
             if step == 1:
-                for site, latent, grad in zip(sp.sites, before, grads):  # plain SGD on the latent, decay included
-                    assert torch.allclose(site.state["latent"], latent - 0.05 * (grad + 5e-4 * latent), atol=1e-7)
-            for site in sp.sites:
-                assert site.weight[~site.mask].count_nonzero() == 0
+                for layer, latent, grad in zip(sp.layers, before, grads):  # plain SGD on the latent, decay included
+                    assert torch.allclose(layer.state["latent"], latent - 0.05 * (grad + 5e-4 * latent), atol=1e-7)
+            for layer in sp.layers:
+                assert layer.weight[~layer.mask].count_nonzero() == 0
             assert sum(int(m.sum()) for m in sp.masks.values()) == sp.budget
             revived |= step > 1 and any(bool((b & ~a).any()) for a, b in zip(seen, sp.masks.values()))
             seen = [m.clone() for m in sp.masks.values()]

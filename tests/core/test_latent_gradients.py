@@ -169,7 +169,7 @@ def work(rank: int, world: int) -> dict[str, Any]:
                 nn.utils.clip_grad_norm_(model.parameters(), 0.05)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=how != "ddp-views")
-            found[f"{how}/{name}"] = {f"w:{site.key}": site.whole(site.weight.clone()) for site in sp.sites}
+            found[f"{how}/{name}"] = {f"w:{layer.key}": layer.whole(layer.weight.clone()) for layer in sp.layers}
             sp.finalize()
     return found
 

@@ -204,7 +204,7 @@ def test_with_macs_as_the_budget_what_costs_more_stays_less(name: str) -> None:
     sp = rp.attach(model, optimizer, name, sparsity=0.8, total_steps=20, budget="macs", distribution="global", example=example, **options)  # type: ignore[arg-type]
     train(model, optimizer, 1, 20)
     sp.finalize()
-    dear, middle, cheap = (site.kept() / site.numel for site in sp.sites)
+    dear, middle, cheap = (layer.kept() / layer.numel for layer in sp.layers)
     assert dear < middle < cheap
     assert rp.flops.count(model, example).sparse <= 0.2 * rp.flops.count(cnn(), example).dense
 

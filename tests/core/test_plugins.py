@@ -16,7 +16,7 @@ from torch import Tensor
 import rankprune as rp
 from _nets import cnn, sgd, train
 from rankprune.core import registry as _registry
-from rankprune.core.method import Group, Periodic, Site
+from rankprune.core.method import Group, Periodic, PrunableLayer
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +34,8 @@ def test_a_score_in_four_lines() -> None:
     class LastFirst(rp.Score):
         """Keep what comes last."""
 
-        def score(self, site: Site) -> Tensor:
-            return torch.arange(site.numel, dtype=torch.float32).view(site.shape)
+        def score(self, layer: PrunableLayer) -> Tensor:
+            return torch.arange(layer.numel, dtype=torch.float32).view(layer.shape)
 
     model = torch.nn.Linear(4, 2, bias=False)
     sp = rp.attach(model, sgd(model), "last-first", sparsity=0.5, total_steps=2)
@@ -50,7 +50,7 @@ def test_masks_of_ones_own() -> None:
 
         def masks(self, group: Group) -> Sequence[Tensor]:
             flip = group.update_number() % 2
-            return [(torch.arange(s.numel) % 2 == flip).view(s.shape) for s in group.sites]
+            return [(torch.arange(s.numel) % 2 == flip).view(s.shape) for s in group.layers]
 
     model = cnn()
     optimizer = sgd(model)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import Conv1D, cnn, recurrent, sgd, train
-from rankprune.core.summary import Layer, Report
+from rankprune.core.summary import LayerCount, Report
 from rankprune.prunable import weights_of
 
 
@@ -117,7 +117,7 @@ def test_a_hugging_face_conv1d_is_a_linear_layer_the_other_way_round() -> None:
     (row,) = rp.rank.profile(nn.Sequential(layer)).rows
     assert row.shape == (6, 4)
     assert row.dead_rows == 1
-    assert attach(nn.Sequential(layer)).sites[0].rows == 6
+    assert attach(nn.Sequential(layer)).layers[0].rows == 6
 
 
 def test_a_gpt2_is_pruned_where_its_weights_are() -> None:
@@ -151,9 +151,9 @@ def test_macs_of_an_lstm_by_hand() -> None:
 
 
 def test_a_layer_is_nearly_empty_below_one_weight_in_ten_rows() -> None:
-    assert Layer("a", (1000, 8), 8000, 99, rows=1000).collapsed
-    assert not Layer("a", (1000, 8), 8000, 100, rows=1000).collapsed
-    (text,) = Report([Layer("a", (1000, 8), 8000, 99, rows=1000), Layer("b", (4, 4), 16, 1, rows=4)]).warnings
+    assert LayerCount("a", (1000, 8), 8000, 99, rows=1000).collapsed
+    assert not LayerCount("a", (1000, 8), 8000, 100, rows=1000).collapsed
+    (text,) = Report([LayerCount("a", (1000, 8), 8000, 99, rows=1000), LayerCount("b", (4, 4), 16, 1, rows=4)]).warnings
     assert "a (99 of 8,000 for 1,000 rows)" in text
     assert "b (" not in text
 

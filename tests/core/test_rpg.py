@@ -273,7 +273,7 @@ def test_an_empty_layer_does_not_count_in_the_mean() -> None:
     sp = rp.attach(model, sgd(model), "rpg", sparsity=0.5, total_steps=500)
     with torch.no_grad():
         model[1].weight.zero_()
-    first, second = RankTerm(3.0, 0.2).of(sp.sites, lambda site: ~site.mask, 1)
+    first, second = RankTerm(3.0, 0.2).of(sp.layers, lambda layer: ~layer.mask, 1)
     assert torch.allclose(first, 3.0 * rp.rank.rank_grad(model[0].weight.detach(), 0.2))
     assert not second.any()
 

@@ -53,7 +53,7 @@ def test_every_length_of_training_has_a_timetable(name: str, total_steps: int) -
         assert every == 100
     if name in GROWING:
         assert steps[-1] < total_steps  # what is grown at the last step would stay at 0
-    if method.replaces_step():
+    if method.replaces_optimizer_step():
         assert len(steps) <= (total_steps + 1) / 2  # enough optimizer steps are left
 
 

@@ -201,20 +201,20 @@ def test_a_floor_too_dear_caps_the_wide_layers_and_leaves_the_narrow_whole() -> 
     prunable = sum(p.numel() for p in model.parameters() if p.dim() > 1)
     sp = attach(model, sgd(model), "magnitude", sparsity=1 - 54 / prunable, extras=[rp.extras.RankFloor(most=0.5)])
     assert sp.budget == 54
-    assert [site.state["floor"].numel() for site in sp.sites] == [8, 9, 9]
+    assert [layer.state["floor"].numel() for layer in sp.layers] == [8, 9, 9]
 
 
 def test_the_floor_is_scaled_down_to_its_part_of_the_budget() -> None:
     model = cnn()
     sp = attach(model, sgd(model), "magnitude", sparsity=0.97, extras=[rp.extras.RankFloor(most=0.25)])
-    held = sum(site.state["floor"].numel() for site in sp.sites)
+    held = sum(layer.state["floor"].numel() for layer in sp.layers)
     assert 0 < held <= 0.25 * sp.budget
-    counts = {site.state["floor"].numel() for site in sp.sites}
+    counts = {layer.state["floor"].numel() for layer in sp.layers}
     assert len(counts) == 1  # the same cap for all
-    assert held + len(sp.sites) > 0.25 * sp.budget  # and no higher one fits
+    assert held + len(sp.layers) > 0.25 * sp.budget  # and no higher one fits
     half = cnn()
     sp = attach(half, sgd(half), "magnitude", sparsity=0.9, extras=[rp.extras.RankFloor(share=0.5, most=1.0)])
-    assert [site.state["floor"].numel() for site in sp.sites] == [4, 8, 5]
+    assert [layer.state["floor"].numel() for layer in sp.layers] == [4, 8, 5]
     for bad in ({"cover": "all"}, {"share": 0.0}, {"most": 1.5}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             rp.extras.RankFloor(**bad)  # type: ignore[arg-type]
@@ -228,10 +228,10 @@ def test_a_share_of_the_floor_is_the_same_share_at_every_update(method: str) -> 
     sp = attach(model, optimizer, method, sparsity=0.97, extras=[rp.extras.RankFloor(share=0.5, most=1.0)])
 
     def holds(_: int) -> None:
-        assert [site.state["floor"].numel() for site in sp.sites] == [4, 8, 5]
+        assert [layer.state["floor"].numel() for layer in sp.layers] == [4, 8, 5]
 
     train(model, optimizer, 1, STEPS, holds)
-    assert all(bool(site.mask.view(-1)[site.state["floor"]].all()) for site in sp.sites)
+    assert all(bool(layer.mask.view(-1)[layer.state["floor"]].all()) for layer in sp.layers)
     sp.finalize()
 
 
@@ -299,10 +299,10 @@ def test_rank_steer_moves_cut_latents_only() -> None:
         steer = rp.extras.RankSteer(kappa=strength, every=4, above=0.1)
         sp = rp.attach(model, optimizer, rp.methods.Feather(sparsity=0.9, theta=0.5), total_steps=8, extras=[steer])
         train(model, optimizer, 1, 3)  # not yet
-        before = [site.state["latent"].clone() for site in sp.sites]
-        cut = [~site.mask for site in sp.sites]
+        before = [layer.state["latent"].clone() for layer in sp.layers]
+        cut = [~layer.mask for layer in sp.layers]
         train(model, optimizer, 4, 4)
-        moves.append([site.state["latent"] - b for site, b in zip(sp.sites, before)])
+        moves.append([layer.state["latent"] - b for layer, b in zip(sp.layers, before)])
     for plain, steered, latent, out in zip(*moves, before, cut):
         assert torch.equal(plain[~out], steered[~out])
         q = rp.rank.rank_grad(latent.masked_fill(out, 0.0), 0.2)[out]
@@ -364,15 +364,15 @@ def test_grace_holds_the_largest_where_it_may_not_hold_all() -> None:
     model = nn.Linear(10, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sp = rp.attach(model, optimizer, "rigl", sparsity=0.4, total_steps=10, every=1, extras=[rp.extras.Grace(most=0.5)])
-    (site,) = sp.sites
+    (layer,) = sp.layers
     mask = torch.tensor([[True] * 6 + [False] * 4])
     sp.set_masks({"weight": mask})
-    site.state["grace"] = torch.full_like(mask, -1, dtype=torch.int8)  # all six are new
+    layer.state["grace"] = torch.full_like(mask, -1, dtype=torch.int8)  # all six are new
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[6.0, 1.0, 5.0, 2.0, 4.0, 3.0, 0.0, 0.0, 0.0, 0.0]]))
     (held,) = sp.groups[0].extras[0].reserve(sp.groups[0]).values()
     assert held.tolist() == [[True, False, True, False, True, False, False, False, False, False]]
-    assert site.state["grace"].tolist() == [[3] * 6 + [-1] * 4]
+    assert layer.state["grace"].tolist() == [[3] * 6 + [-1] * 4]
 
 
 def test_grace_says_what_is_wrong() -> None:
@@ -398,4 +398,4 @@ def test_grace_goes_on_where_it_stopped() -> None:
     second.load_state_dict(saved[1])
     train(again, second, 8, STEPS)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters()))
-    assert all(torch.equal(a.state["grace"], b.state["grace"]) for a, b in zip(sp.sites, resumed.sites))
+    assert all(torch.equal(a.state["grace"], b.state["grace"]) for a, b in zip(sp.layers, resumed.layers))

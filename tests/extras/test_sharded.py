@@ -46,12 +46,12 @@ def run(name: str, model: nn.Module, rank: int, world: int) -> dict[str, torch.T
         mine = slice(rank * share, (rank + 1) * share)
         nn.functional.cross_entropy(model(x[mine]), y[mine]).backward()
         if step == 6:  # what the floor would choose among, while the gradients are dense
-            worth = {f"w:{site.key}/worth": site.whole(candidates(site)) for site in sp.sites}
+            worth = {f"w:{layer.key}/worth": layer.whole(candidates(layer)) for layer in sp.layers}
         optimizer.step()
         optimizer.zero_grad()
-    found = {site.key: site.whole(site.mask.to(torch.uint8)).bool() for site in sp.sites}
+    found = {layer.key: layer.whole(layer.mask.to(torch.uint8)).bool() for layer in sp.layers}
     sp.finalize()
-    return {**found, **worth, **{f"w:{s.key}": s.whole(s.weight.clone()) for s in sp.sites}}
+    return {**found, **worth, **{f"w:{s.key}": s.whole(s.weight.clone()) for s in sp.layers}}
 
 
 def work(rank: int, world: int) -> dict[str, Any]:

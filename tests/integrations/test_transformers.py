@@ -69,8 +69,8 @@ def test_training_ends_at_the_target_and_a_resumed_one_is_the_same(method: str, 
     report = first.sparsifier.finalize()
     assert report.kept == round(0.2 * report.total)
     assert not any(layer.name.startswith("classifier") for layer in report.layers)
-    for site in first.sparsifier.sites:
-        assert not site.weight[~site.mask].any()
+    for layer in first.sparsifier.layers:
+        assert not layer.weight[~layer.mask].any()
 
     with pytest.raises(KeyError, match="plug"):
         trainer(tmp_path / "cut", [callback(method), Stop()]).train()
@@ -117,8 +117,8 @@ def test_the_best_model_is_checked_with_its_own_masks(tmp_path: Path) -> None:
         run.train()
     assert run.state.best_model_checkpoint.endswith("checkpoint-5")
     assert used.sparsifier.step == 5
-    for site in used.sparsifier.sites:
-        assert torch.equal(site.weight != 0, site.mask), site.name
+    for layer in used.sparsifier.layers:
+        assert torch.equal(layer.weight != 0, layer.mask), layer.name
 
 
 def test_a_checkpoint_without_masks_or_with_anothers_is_refused(tmp_path: Path) -> None:

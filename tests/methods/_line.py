@@ -19,7 +19,7 @@ class Line:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, **options)
         self.sp = rp.attach(self.model, self.optimizer, method, sparsity=sparsity, total_steps=steps, seed=3)
         self.group = self.sp.groups[0]
-        self.site = self.group.sites[0]
+        self.layer = self.group.layers[0]
 
     def set(self, values: list[float]) -> None:
         with torch.no_grad():

@@ -120,7 +120,7 @@ def group_of(model: nn.Module, **hyper: object) -> object:
 @pytest.mark.parametrize("entries", [1 << 23, 1])
 def test_the_blocks_are_the_mean_of_the_gradients_outer_products(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of(cnn(dtype=torch.float64))
-    masks = {s: s.mask for s in group.sites}  # type: ignore[attr-defined]
+    masks = {s: s.mask for s in group.layers}  # type: ignore[attr-defined]
     rows = fisher_gradients(group, masks, 20, 1)  # type: ignore[arg-type]
     monkeypatch.setattr(_fisher, "_ENTRIES", entries)
     for g, found in zip(rows, fisher_blocks(group, masks, 20, 1, 100)):  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_less_memory_is_the_same_result() -> None:
     for memory in (2 * 10**9, 1):
         model = cnn(dtype=torch.float64)
         group = group_of(model, gradients=10, memory=memory, block=30)
-        results.append((len(group.method.parts(group.sites)), model))  # type: ignore[attr-defined]
+        results.append((len(group.method.parts(group.layers)), model))  # type: ignore[attr-defined]
         train(model, group.optimizers[0], 1, 6)  # type: ignore[attr-defined]
     assert [parts for parts, _ in results] == [1, 3]
     first, second = ([p.detach() for p in model.parameters()] for _, model in results)

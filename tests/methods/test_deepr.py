@@ -47,7 +47,7 @@ def test_a_weight_that_would_change_its_sign_falls_dormant_and_another_wakes() -
 def test_one_that_wakes_where_it_fell_has_no_momentum_left() -> None:
     line = Line([0.05, -0.3], rp.methods.DeepR(l1=0.0, noise=0.0), 0.5, 100, momentum=0.9)
     line.activate([0.05, -0.3], [0, 1])
-    line.site.state["count"] = 2  # all are active: the one that falls is the only one that can wake
+    line.layer.state["count"] = 2  # all are active: the one that falls is the only one that can wake
     line.step([1.0, 0.0])
     assert line.mask == [0, 1]
     assert line.weight[0].item() == pytest.approx(1e-12)
@@ -129,13 +129,13 @@ def test_soft_starts_in_its_stationary_state(first_lr: float) -> None:
     line.optimizer.param_groups[0]["lr"] = 0.05
     dormant = ~line.sp.masks["weight"]
     line.step(0.0)
-    theta, wall = line.site.state["theta"][dormant], line.site.state["wall"]
+    theta, wall = line.layer.state["theta"][dormant], line.layer.state["wall"]
     assert wall == pytest.approx(0.95 / 0.05 * 0.05 * 1e-10 / 2e-5)
     assert len(line.mask) / 20_000 == pytest.approx(0.05 + 0.95 * 0.05 * 1e-5 / wall / math.sqrt(2 * math.pi), rel=0.05)
     assert float(theta.mean()) == pytest.approx(-wall / 2, rel=0.05)  # uniform
     assert float(theta.min()) == pytest.approx(-wall, rel=1e-3)
     line.optimizer.param_groups[0]["lr"] = 5e-4
     dormant &= ~line.sp.masks["weight"]
-    before = float(line.site.state["theta"][dormant].mean())
+    before = float(line.layer.state["theta"][dormant].mean())
     line.step(0.0)
-    assert float(line.site.state["theta"][dormant].mean()) == pytest.approx(before / 100, rel=0.05)
+    assert float(line.layer.state["theta"][dormant].mean()) == pytest.approx(before / 100, rel=0.05)

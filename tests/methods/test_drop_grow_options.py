@@ -14,7 +14,7 @@ from rankprune.core.method import relative_importance
 def test_relative_importance_by_hand() -> None:
     line = Line([3.0, 1.0, 0.0, 4.0], "rigl", 0.25, 200)
     line.activate([3.0, 1.0, 0.0, 4.0], [0, 1, 3])
-    assert relative_importance(line.site)[0].tolist() == pytest.approx([3 / 8 + 1, 1 / 8 + 1, 0.0, 4 / 8 + 1])
+    assert relative_importance(line.layer)[0].tolist() == pytest.approx([3 / 8 + 1, 1 / 8 + 1, 0.0, 4 / 8 + 1])
 
 
 def test_relative_drop_keeps_the_last_weight_of_a_neuron() -> None:

@@ -17,7 +17,7 @@ def test_operator_and_gradient_by_hand() -> None:
     assert line.mask == [0, 1]
     assert line.weight.tolist() == pytest.approx([(0.125 - 0.027) ** (1 / 3), -((0.064 - 0.027) ** (1 / 3)), 0.0, 0.0])
     line.step([1.0, 1.0, 1.0, -1.0])
-    assert line.site.state["latent"][0].tolist() == pytest.approx([0.4, -0.5, 0.2, 0.2])
+    assert line.layer.state["latent"][0].tolist() == pytest.approx([0.4, -0.5, 0.2, 0.2])
 
 
 @pytest.mark.parametrize(("sparsity", "share"), [(0.9, 1.0), (0.95, 1.0), (0.96, 0.5), (0.99, 0.5)])
@@ -25,9 +25,9 @@ def test_theta_by_sparsity(sparsity: float, share: float) -> None:
     line = Line([0.9, *[0.1] * 199], rp.methods.Feather(prune_end=1), sparsity, 10)
     line.step(0.0)
     kept, out = line.mask, [i for i in range(200) if i not in line.mask]
-    before = line.site.state["latent"].clone()
+    before = line.layer.state["latent"].clone()
     line.step(0.1)
-    moved = (before - line.site.state["latent"])[0]
+    moved = (before - line.layer.state["latent"])[0]
     assert torch.allclose(moved[out], torch.full((len(out),), 0.01 * share))
     assert torch.allclose(moved[kept], torch.tensor(0.01), atol=1e-6)
 
@@ -38,12 +38,12 @@ def test_one_threshold_for_all_layers_and_nothing_lost() -> None:
     sp = rp.attach(model, optimizer, "feather", sparsity=0.9, total_steps=20)
 
     def watch(_: int) -> None:
-        thresholds = {float(site.state["threshold"]) for site in sp.sites}
+        thresholds = {float(layer.state["threshold"]) for layer in sp.layers}
         assert len(thresholds) == 1
-        cut = max(float(s.state["latent"][~s.mask].abs().max()) for s in sp.sites if not s.mask.all())
+        cut = max(float(s.state["latent"][~s.mask].abs().max()) for s in sp.layers if not s.mask.all())
         assert thresholds == {cut}
-        assert all((s.weight[s.mask] != 0).all() for s in sp.sites)  # what is above T is shown, however little
-        assert all((s.weight.abs() <= s.state["latent"].abs() + 1e-6).all() for s in sp.sites)
+        assert all((s.weight[s.mask] != 0).all() for s in sp.layers)  # what is above T is shown, however little
+        assert all((s.weight.abs() <= s.state["latent"].abs() + 1e-6).all() for s in sp.layers)
 
     train(model, optimizer, 1, 20, watch)
     sp.finalize()
@@ -92,7 +92,7 @@ def test_large_p_is_the_hard_threshold() -> None:
 def test_what_is_reserved_passes_unshrunk() -> None:
     class Hold(rp.Extra):
         def reserve(self, group):  # type: ignore[no-untyped-def]
-            return {site: torch.tensor([[False, False, False, True]]) for site in group.sites}
+            return {layer: torch.tensor([[False, False, False, True]]) for layer in group.layers}
 
     model = torch.nn.Linear(4, 1, bias=False)
     with torch.no_grad():

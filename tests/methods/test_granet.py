@@ -33,7 +33,7 @@ def test_from_half_density_along_the_cubic_to_the_exact_end() -> None:
     total, final = sp.groups[0].total, sp.groups[0].final
     first = round(total / 2)
     assert sp.budget == first == sum(int(m.sum()) for m in sp.masks.values())
-    shapes = [site.shape for site in sp.sites]
+    shapes = [layer.shape for layer in sp.layers]
     assert [int(m.sum()) for m in sp.masks.values()] == layer_counts(shapes, first, "erk")
 
     def watch(t: int) -> None:

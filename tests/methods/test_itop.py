@@ -35,7 +35,7 @@ def test_explored_by_hand() -> None:
     """Three of six; each update drops the smallest one and grows at a new place: 3, 4, 5 of 6, then one returns."""
     line = Line([0.0] * 6, rp.methods.RigL(every=1, update_end=1000, grow=0.4), 0.5, 4000, lr=0.0)
     line.activate([0.9, 0.8, 0.1, 0.0, 0.0, 0.0], [0, 1, 2])
-    line.site.state["explored"].copy_(line.site.mask)
+    line.layer.state["explored"].copy_(line.layer.mask)
     assert line.sp.explored == pytest.approx(3 / 6)
     shares = []
     for place in (3, 4, 2):

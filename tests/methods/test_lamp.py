@@ -108,7 +108,7 @@ def test_every_method_takes_the_distribution(name: str) -> None:
     if at_once or (issubclass(info.cls, DropGrow) and sp.sparsity > 0.7):
         assert [int(m.sum()) for m in sp.masks.values()] == greedy_counts(start, kept(2008, 0.8))  # set at attach
     train(model, optimizer, 1, 24)
-    latents = [site.state["latent"].clone() for site in sp.sites if "latent" in site.state]
+    latents = [layer.state["latent"].clone() for layer in sp.layers if "latent" in layer.state]
     report = sp.finalize()
     assert report.kept == kept(2008, 0.8)
     if latents:  # the last update chose among the latents as they are now

@@ -15,14 +15,14 @@ VALUES = [0.8, -0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.0]
 def test_start_and_gradient_by_hand() -> None:
     line = Line(VALUES, rp.methods.PowerProp(alpha=2.0), 0.5, 10)
     assert line.weight.tolist() == pytest.approx([0.8, -0.7, 0.6, 0.5, 0, 0, 0, 0])  # the weights are what they were
-    latent = line.site.state["latent"][0].clone()
+    latent = line.layer.state["latent"][0].clone()
     assert torch.allclose(latent, torch.tensor(VALUES).sign() * torch.tensor(VALUES).abs().sqrt())
     grads = torch.tensor([1.0, 2.0, -1.0, 0.5, 1.0, 1.0, 1.0, 1.0])
     line.step(grads.tolist())
     theta = latent.double().requires_grad_()
     (theta * theta.abs() * grads).sum().backward()
-    assert torch.allclose(line.site.state["latent"][0], (latent - 0.1 * theta.grad).float(), atol=1e-6)
-    assert line.site.state["latent"][0, 7] == 0.0  # zero is a fixed point
+    assert torch.allclose(line.layer.state["latent"][0], (latent - 0.1 * theta.grad).float(), atol=1e-6)
+    assert line.layer.state["latent"][0, 7] == 0.0  # zero is a fixed point
 
 
 def test_alpha_one_is_topkast() -> None:
@@ -54,9 +54,9 @@ def test_topkast_sets_and_distribution() -> None:
     optimizer = sgd(model)
     sp = rp.attach(model, optimizer, "powerprop", sparsity=0.9, total_steps=9, backward_sparsity=0.5, distribution="uniform")
     train(model, optimizer, 1, 2)
-    for site in sp.sites:
-        assert site.kept() == pytest.approx(0.1 * site.numel, abs=1)
-        assert int(site.state["trained"].sum()) == pytest.approx(0.5 * site.numel, abs=1)
+    for layer in sp.layers:
+        assert layer.kept() == pytest.approx(0.1 * layer.numel, abs=1)
+        assert int(layer.state["trained"].sum()) == pytest.approx(0.5 * layer.numel, abs=1)
 
 
 def test_weights_loaded_later_become_latents() -> None:
@@ -64,5 +64,5 @@ def test_weights_loaded_later_become_latents() -> None:
     line.step(0.0)
     line.set([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
     line.step(0.0)
-    assert torch.allclose(line.site.state["latent"][0] ** 2, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]))
+    assert torch.allclose(line.layer.state["latent"][0] ** 2, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]))
     assert line.mask == [4, 5, 6, 7]

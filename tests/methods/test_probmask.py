@@ -16,7 +16,7 @@ from _nets import cnn, sgd, train
 from rankprune.methods.probmask import logit, project
 
 
-def sites(*values: list[float], costs: tuple[int, ...] = (1, 1)) -> list[SimpleNamespace]:
+def layers(*values: list[float], costs: tuple[int, ...] = (1, 1)) -> list[SimpleNamespace]:
     states = [{"probability": torch.tensor(v, dtype=torch.float64)} for v in values]
     return [SimpleNamespace(state=state, shards=None, cost=cost) for state, cost in zip(states, costs)]
 
@@ -26,7 +26,7 @@ def test_projection_is_the_nearest_point(costs: tuple[int, int], budget: float) 
     """Against a quadratic program, over two layers at once; also where a weight of the first costs more."""
     optimize = pytest.importorskip("scipy.optimize")
     first, second = [0.9, 0.2, 1.3, -0.1], [0.5, 0.7, 1.0]
-    found = sites(first, second, costs=costs)
+    found = layers(first, second, costs=costs)
     project(found, budget)  # type: ignore[arg-type]
     point = torch.tensor(first + second, dtype=torch.float64).numpy()
     prices = torch.tensor([costs[0]] * 4 + [costs[1]] * 3).numpy()
@@ -43,7 +43,7 @@ def test_projection_is_feasible_tight_and_idempotent(values: list[float], share:
     optimize = pytest.importorskip("scipy.optimize")
     budget = share * len(values)
     start = torch.tensor(values, dtype=torch.float64)
-    found = sites(values)
+    found = layers(values)
     project(found, budget)  # type: ignore[arg-type]
     after = found[0].state["probability"].clone()
     assert float(after.sum()) <= budget + 1e-9
@@ -75,21 +75,21 @@ def test_gradients_of_weight_and_probability() -> None:
     line = Line(torch.randn(50).tolist(), rp.methods.ProbMask(prune_start=0.0, prune_end=0.2), 0.5, 20)
     for _ in range(6):
         line.step(torch.randn(50).tolist())
-    site = line.site
-    chance = site.state["probability"].double().requires_grad_()
-    latent = site.state["latent"].double().requires_grad_()
-    heat = site.state["temperature"]
+    layer = line.layer
+    chance = layer.state["probability"].double().requires_grad_()
+    latent = layer.state["latent"].double().requires_grad_()
+    heat = layer.state["temperature"]
     assert heat == pytest.approx(1 / (0.97 * (1 - 6 / 18) + 0.03))  # masks are fixed at step 18
-    fixed = site.state["soft"].double().clamp(1e-12, 1 - 1e-12)
+    fixed = layer.state["soft"].double().clamp(1e-12, 1 - 1e-12)
     noise = torch.logit(fixed) / heat - torch.logit(chance.detach().clamp(1e-12, 1 - 1e-12))
     grads = torch.randn(1, 50, dtype=torch.float64)
     inside = (chance.detach() > 1e-3) & (chance.detach() < 1 - 1e-3)
     (latent * torch.sigmoid((torch.logit(chance) + noise) * heat) * grads)[inside].sum().backward()
-    got = line.group.method.latent_grad(site, grads.float())
+    got = line.group.method.latent_grad(layer, grads.float())
     assert torch.allclose(got.double()[inside], latent.grad[inside], atol=1e-5)
-    site.parameter.grad = got
-    line.group.method.note_grad(site)
-    slope = site.state["slope"].double() * heat
+    layer.parameter.grad = got
+    line.group.method.note_grad(layer)
+    slope = layer.state["slope"].double() * heat
     assert int(inside.sum()) > 10
     assert torch.allclose(slope[inside], chance.grad[inside], rtol=1e-3, atol=1e-4)
 
@@ -101,7 +101,7 @@ def test_the_sum_follows_the_schedule_and_the_end_is_exact() -> None:
     total, final = sp.groups[0].total, sp.groups[0].final
 
     def watch(t: int) -> None:
-        expected = sum(float(s.state["probability"].double().sum()) for s in sp.sites)
+        expected = sum(float(s.state["probability"].double().sum()) for s in sp.layers)
         ramp = min(max((t - 8) / (30 - 8), 0), 1)
         if t < 45:
             assert expected <= final + (total - final) * (1 - ramp) ** 3 + 0.5
@@ -110,8 +110,8 @@ def test_the_sum_follows_the_schedule_and_the_end_is_exact() -> None:
             assert sum(int(m.sum()) for m in sp.masks.values()) == final
 
     train(model, optimizer, 1, 50, watch)
-    for site in sp.sites:  # the likeliest of each layer stayed
-        assert site.state["probability"][site.mask].min() >= site.state["probability"][~site.mask].max()
+    for layer in sp.layers:  # the likeliest of each layer stayed
+        assert layer.state["probability"][layer.mask].min() >= layer.state["probability"][~layer.mask].max()
     sp.finalize()
 
 
@@ -131,19 +131,19 @@ def test_probabilities_take_the_steps_of_adam() -> None:
     """Against torch's, with the gradient through σ((logit s + noise) T) and a rate that falls along a cosine."""
     torch.manual_seed(0)
     line = Line(torch.randn(40).tolist(), rp.methods.ProbMask(prune_start=0.9, prune_end=1.0, score_lr=0.02), 0.5, 20)
-    site = line.site
-    site.state["probability"].copy_(torch.linspace(0.2, 0.8, 40)[None])
-    site.state["soft"].copy_(torch.rand(1, 40))  # as if it had been drawn
-    twin = torch.nn.Parameter(site.state["probability"].clone())
+    layer = line.layer
+    layer.state["probability"].copy_(torch.linspace(0.2, 0.8, 40)[None])
+    layer.state["soft"].copy_(torch.rand(1, 40))  # as if it had been drawn
+    twin = torch.nn.Parameter(layer.state["probability"].clone())
     adam = torch.optim.Adam([twin], lr=0.02)
     for step in range(1, 6):
-        grads, heat, m = torch.randn(1, 40), site.state.get("temperature", 1.0), site.state["soft"].clone()
+        grads, heat, m = torch.randn(1, 40), layer.state.get("temperature", 1.0), layer.state["soft"].clone()
         s = twin.detach()
-        twin.grad = grads * site.state["latent"] * heat * m * (1 - m) / (s * (1 - s))
+        twin.grad = grads * layer.state["latent"] * heat * m * (1 - m) / (s * (1 - s))
         adam.param_groups[0]["lr"] = 0.02 * (1 + math.cos(math.pi * step / 18)) / 2
         line.step(grads[0].tolist())
         adam.step()
-        assert torch.allclose(site.state["probability"], twin.detach(), atol=1e-5), step
+        assert torch.allclose(layer.state["probability"], twin.detach(), atol=1e-5), step
 
 
 @pytest.mark.parametrize(("steps", "rate"), [(120_000, 6e-3), (60_000, 6e-3), (6_000, 6e-2), (60, 0.3)])
@@ -160,5 +160,5 @@ def test_the_temperature_ends_where_masks_are_fixed(fix_at: float) -> None:
     last = round(400 * fix_at) - 1
     for _ in range(last):
         line.step(0.1)
-    assert line.site.state["temperature"] == pytest.approx(1 / (0.97 / (last + 1) + 0.03))
-    assert line.site.state["temperature"] > 29
+    assert line.layer.state["temperature"] == pytest.approx(1 / (0.97 / (last + 1) + 0.03))
+    assert line.layer.state["temperature"] > 29

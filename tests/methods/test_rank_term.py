@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import batch, cnn, sgd, train, train_scaled
-from rankprune.core.method import Site
+from rankprune.core.method import PrunableLayer
 from rankprune.methods.shared.rank_term import RankTerm
 
 
@@ -20,28 +20,28 @@ def started(method: str = "rpg", **options: object) -> tuple[nn.Module, rp.Spars
     return model, sp
 
 
-def half(site: Site) -> Tensor:
-    return torch.rand(site.shape, generator=torch.Generator().manual_seed(1)) < 0.5
+def half(layer: PrunableLayer) -> Tensor:
+    return torch.rand(layer.shape, generator=torch.Generator().manual_seed(1)) < 0.5
 
 
 @pytest.mark.parametrize("signal", ["rank", "noise"])
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])
 def test_a_ratio_is_that_of_the_root_mean_squares_where_the_term_acts(ratio: float, signal: str) -> None:
     _, sp = started()
-    sites = [site for site in sp.sites if site.kind == "conv"]
-    terms = RankTerm(f"ratio:{ratio}", 0.2, signal=signal).of(sites, half, 1)
-    for site, term in zip(sites, terms):
-        where = half(site)
-        task = site.grad[where].square().mean().sqrt()
+    layers = [layer for layer in sp.layers if layer.kind == "conv"]
+    terms = RankTerm(f"ratio:{ratio}", 0.2, signal=signal).of(layers, half, 1)
+    for layer, term in zip(layers, terms):
+        where = half(layer)
+        task = layer.grad[where].square().mean().sqrt()
         tolerance = 1e-5 if signal == "rank" else 0.35  # noise has the size on average, over few weights
         assert float(term[where].square().mean().sqrt()) == pytest.approx(ratio * float(task), rel=tolerance)
 
 
 def test_a_ratio_points_where_the_rank_gradient_points() -> None:
     _, sp = started()
-    sites = [site for site in sp.sites if site.kind == "conv"]
-    plain = RankTerm(1.0, 0.2).of(sites, half, 1)
-    scaled = RankTerm("ratio:2", 0.2).of(sites, half, 1)
+    layers = [layer for layer in sp.layers if layer.kind == "conv"]
+    plain = RankTerm(1.0, 0.2).of(layers, half, 1)
+    scaled = RankTerm("ratio:2", 0.2).of(layers, half, 1)
     for a, b in zip(plain, scaled):
         assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) == pytest.approx(1.0, abs=1e-6)
 
@@ -82,12 +82,12 @@ def test_the_weights_step_by_task_and_rank_gradient_together() -> None:
         x, y = batch(step)
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
-        conv = [site for site in sp.sites if site.kind == "conv"]
+        conv = [layer for layer in sp.layers if layer.kind == "conv"]
         terms = RankTerm("ratio:1", 0.2).of(conv, lambda s: s.mask, step)
         wanted = {s.name: s.weight - 0.1 * (s.grad + t * (step == 2)) for s, t in zip(conv, terms)}
         optimizer.step()
-        for site in conv:
-            assert torch.allclose(site.weight, wanted[site.name], atol=1e-7), (step, site.name)
+        for layer in conv:
+            assert torch.allclose(layer.weight, wanted[layer.name], atol=1e-7), (step, layer.name)
 
 
 def test_growth_is_the_default_and_leaves_the_weights_to_the_task() -> None:

@@ -68,8 +68,8 @@ def worked_and_found(rank: int, world: int) -> dict[str, Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         sp = rp.attach(model, optimizer, "rpg", sparsity=0.5, total_steps=4, every=1, rank_layers="all")
         worked.clear()
-        parts = _rank_work.rank_gradients(sp.sites, 0.2, model)
-        found[how] = {site.key: site.whole(part) for site, part in zip(sp.sites, parts)}
+        parts = _rank_work.rank_gradients(sp.layers, 0.2, model)
+        found[how] = {layer.key: layer.whole(part) for layer, part in zip(sp.layers, parts)}
         found[f"{how}/worked"] = sorted(worked)
     return found
 

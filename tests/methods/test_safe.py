@@ -23,7 +23,7 @@ def test_splitting_and_the_dual_by_hand() -> None:
     Step 3 pulls the second by 0.1 · (x + u) = -0.08 and the third by 0.1 (x - z).
     """
     line = Line([0.5, -0.4, 0.3, 0.1], rp.methods.SAFE(rho=0.0, lam=2.0, dual_every=1, project_at=4), 0.5, 10)
-    state = line.site.state
+    state = line.layer.state
     assert state["z"][0].tolist() == pytest.approx([0.5, -0.4, 0.0, 0.0])
     line.step(0.0)
     assert line.weight.tolist() == pytest.approx([0.5, -0.4, 0.3, 0.1])
@@ -45,13 +45,13 @@ def test_the_previous_gradient_is_climbed_and_does_not_add_up() -> None:
     line = Line([0.5, -0.4, 0.3, 0.1], rp.methods.SAFE(rho=0.2, lam=0.0), 0.5, 100)
     line.step([3.0, 4.0, 0.0, 0.0])
     x = [0.5 - 0.3, -0.4 - 0.4, 0.3, 0.1]
-    assert line.site.state["latent"][0].tolist() == pytest.approx(x)
+    assert line.layer.state["latent"][0].tolist() == pytest.approx(x)
     assert line.weight.tolist() == pytest.approx([x[0] + 0.12, x[1] + 0.16, 0.3, 0.1])
     line.step([0.0, 0.0, 0.0, 2.0])
-    assert line.site.state["latent"][0].tolist() == pytest.approx([x[0], x[1], 0.3, -0.1])
+    assert line.layer.state["latent"][0].tolist() == pytest.approx([x[0], x[1], 0.3, -0.1])
     assert line.weight.tolist() == pytest.approx([x[0], x[1], 0.3, 0.1])
     line.step(0.0)
-    assert torch.equal(line.weight, line.site.state["latent"][0])
+    assert torch.equal(line.weight, line.layer.state["latent"][0])
 
 
 def quadratic(start: Tensor, curvature: Tensor, target: Tensor, steps: int, sparsity: float, lr: float, **hyper: object) -> tuple[nn.Module, rp.Sparsifier]:
@@ -210,7 +210,7 @@ def test_dense_until_the_cut_and_the_mask_stands_after_it() -> None:
     assert all(bool(m.all()) for t in range(1, 18) for m in masks[t])
     assert all(torch.equal(a, b) for t in (18, 19) for a, b in zip(masks[t], masks[20]))
     assert sum(int(m.sum()) for m in masks[18]) == sp.groups[0].final == sp.finalize().kept
-    assert set(sp.sites[0].state) == {"latent"}
+    assert set(sp.layers[0].state) == {"latent"}
 
 
 def test_an_early_end_leaves_x_without_the_perturbation() -> None:

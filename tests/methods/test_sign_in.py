@@ -38,7 +38,7 @@ def test_one_step_by_hand() -> None:
     made = line([2.0, 0.0], resets=1, beta=3.0)
     made.step([0.5, 7.0])
     assert made.weight.tolist() == pytest.approx([0.9 * 1.95, 0.0])
-    assert made.site.state["factor"][0, 0] == pytest.approx(1.95)
+    assert made.layer.state["factor"][0, 0] == pytest.approx(1.95)
     made.step([1.0, 7.0])
     assert float(made.weight[0]) == pytest.approx((0.9 - 0.1 * 1.95) * (1.95 - 0.1 * 0.9))
 
@@ -109,9 +109,9 @@ def test_a_reset_restores_the_scale_and_not_the_weight() -> None:
     gaps = []
 
     def look(step: int) -> None:
-        m, w = sp.sites[0].state["factor"], sp.sites[0].state["latent"]
-        gaps.append(float((m**2 - w**2 - 1)[sp.sites[0].mask].abs().max()))
-        assert torch.equal(model[0].weight.detach(), torch.where(sp.sites[0].mask, m * w, 0.0))
+        m, w = sp.layers[0].state["factor"], sp.layers[0].state["latent"]
+        gaps.append(float((m**2 - w**2 - 1)[sp.layers[0].mask].abs().max()))
+        assert torch.equal(model[0].weight.detach(), torch.where(sp.layers[0].mask, m * w, 0.0))
 
     train(model, optimizer, 1, 40, look)
     assert [step for step, gap in enumerate(gaps, 1) if gap < 1e-9] == [20, 40]

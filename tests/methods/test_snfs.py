@@ -74,14 +74,14 @@ def test_momentum_of_adam_and_of_none() -> None:
     optimizer = adamw(model)
     sp = rp.attach(model, optimizer, "snfs", sparsity=0.9, total_steps=30, every=5)
     train(model, optimizer, 1, 2)
-    site = sp.sites[0]
-    state = optimizer.state[site.parameter]
+    layer = sp.layers[0]
+    state = optimizer.state[layer.parameter]
     expected = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8)
-    assert torch.equal(momentum(site), expected)
-    assert mean_momentum(site) == pytest.approx(float(expected[site.mask].abs().mean()), rel=1e-5)
+    assert torch.equal(momentum(layer), expected)
+    assert mean_momentum(layer) == pytest.approx(float(expected[layer.mask].abs().mean()), rel=1e-5)
     optimizer.state.clear()
-    site.parameter.grad = torch.ones_like(site.parameter)
-    assert torch.equal(momentum(site), site.parameter.grad)
+    layer.parameter.grad = torch.ones_like(layer.parameter)
+    assert torch.equal(momentum(layer), layer.parameter.grad)
 
 
 @pytest.mark.parametrize(("wanted", "cut"), [(True, 9), (False, 44)])

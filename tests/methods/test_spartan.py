@@ -121,7 +121,7 @@ def test_a_step_by_hand() -> None:
     s, a = m * (1 - m), g * w
     expected = w - 0.1 * (g * m + w.sign() * beta * s * (a - (s * a).sum() / s.sum()))
     line.step(g.tolist())
-    assert line.site.state["latent"][0].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+    assert line.layer.state["latent"][0].tolist() == pytest.approx(expected.tolist(), rel=1e-5)
 
 
 def test_the_course_of_count_and_sharpness() -> None:
@@ -136,13 +136,13 @@ def test_the_course_of_count_and_sharpness() -> None:
         assert sp.budget == round(total - (total - final) * min(t / 10, 1)) == sum(int(m.sum()) for m in sp.masks.values())
         masks[t] = [m.clone() for m in sp.masks.values()]
         if t < 40:
-            latents = torch.cat([s.state["latent"].flatten() for s in sp.sites])
-            beta = float(sp.sites[0].state["beta"]) * float(latents.square().mean().sqrt())
+            latents = torch.cat([s.state["latent"].flatten() for s in sp.layers])
+            beta = float(sp.layers[0].state["beta"]) * float(latents.square().mean().sqrt())
             assert beta == pytest.approx(1 + 9 * t / 40, rel=1e-4)
-            kept = sum(float(shares(s.state["latent"].abs(), s.state["beta"], s.state["threshold"]).sum()) for s in sp.sites)
+            kept = sum(float(shares(s.state["latent"].abs(), s.state["beta"], s.state["threshold"]).sum()) for s in sp.layers)
             assert kept == pytest.approx(sp.budget, rel=1e-4)
         else:
-            assert "beta" not in sp.sites[0].state
+            assert "beta" not in sp.layers[0].state
             assert all(torch.equal(a, b) for a, b in zip(masks[t], masks[40]))
 
     train(model, optimizer, 1, 50, watch)
@@ -159,7 +159,7 @@ def test_fixing_the_mask_does_not_move_the_network() -> None:
     assert 0 < float(before[0]) < 0.5
     line.step(0.0)
     assert torch.equal(line.weight, before)
-    assert line.site.state["latent"][0, 2:].tolist() == [0.0, 0.0]
+    assert line.layer.state["latent"][0, 2:].tolist() == [0.0, 0.0]
 
 
 def test_layers_with_counts_of_their_own_have_thresholds_of_their_own() -> None:
@@ -167,9 +167,9 @@ def test_layers_with_counts_of_their_own_have_thresholds_of_their_own() -> None:
     optimizer = sgd(model)
     sp = rp.attach(model, optimizer, "spartan", sparsity=0.9, total_steps=20, distribution="erk")
     train(model, optimizer, 1, 10)
-    for site in sp.sites:
-        m = shares(site.state["latent"].abs(), site.state["beta"], site.state["threshold"])
-        assert float(m.sum()) == pytest.approx(site.kept(), rel=1e-4)
+    for layer in sp.layers:
+        m = shares(layer.state["latent"].abs(), layer.state["beta"], layer.state["threshold"])
+        assert float(m.sum()) == pytest.approx(layer.kept(), rel=1e-4)
 
 
 def test_settings_are_checked() -> None:

@@ -18,7 +18,7 @@ def test_soft_threshold_and_straight_through_by_hand() -> None:
     line.step(0.0)
     assert line.weight.tolist() == pytest.approx([0.2, -0.1, 0.0, 0.0])
     line.step([1.0, 1.0, 1.0, -1.0])
-    assert line.site.state["latent"][0].tolist() == pytest.approx([0.4, -0.5, 0.2, 0.2])
+    assert line.layer.state["latent"][0].tolist() == pytest.approx([0.4, -0.5, 0.2, 0.2])
 
 
 def test_each_filter_is_scaled_by_what_it_lost() -> None:
@@ -45,12 +45,12 @@ def test_sigma_is_a_global_cut_of_scaled_scores() -> None:
     optimizer = sgd(model)
     sp = rp.attach(model, optimizer, "st3", sparsity=0.9, total_steps=20, sigma=True)
     train(model, optimizer, 1, 20)
-    scores = {s.name: s.state["latent"].abs() * math.sqrt(sum(s.shape)) for s in sp.sites}
+    scores = {s.name: s.state["latent"].abs() * math.sqrt(sum(s.shape)) for s in sp.layers}
     flat = torch.cat([score.reshape(-1) for score in scores.values()])
     cut = flat.sort(descending=True).values[sp.budget]
-    for site in sp.sites:
-        assert torch.equal(site.mask, scores[site.name] > cut)
-        assert float(site.state["threshold"]) == pytest.approx(float(cut) / math.sqrt(sum(site.shape)), rel=1e-5)
+    for layer in sp.layers:
+        assert torch.equal(layer.mask, scores[layer.name] > cut)
+        assert float(layer.state["threshold"]) == pytest.approx(float(cut) / math.sqrt(sum(layer.shape)), rel=1e-5)
 
 
 def test_transposed_filters() -> None:
@@ -61,7 +61,7 @@ def test_transposed_filters() -> None:
     latent = model.weight.detach().clone()
     model.weight.grad = torch.zeros_like(model.weight)
     optimizer.step()
-    mask, threshold = sp.masks["weight"], sp.sites[0].state["threshold"]
+    mask, threshold = sp.masks["weight"], sp.layers[0].state["threshold"]
     ratio = (latent.abs() * mask).sum((0, 2, 3)) / latent.abs().sum((0, 2, 3))
     expected = (latent.abs() - threshold) * latent.sign() * mask * (1.01 / (ratio + 0.01)).view(1, 2, 1, 1)
     assert torch.allclose(model.weight.detach(), expected, atol=1e-6)

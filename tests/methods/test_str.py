@@ -62,18 +62,18 @@ def test_before_the_ramp_it_is_the_original_under_the_same_optimizer(make: str) 
     sp = rp.attach(ours, second, rp.methods.STR(prune_start=25, prune_end=30, s_init=-4.0), sparsity=0.9, total_steps=40)
 
     def compare(step: int) -> None:
-        for site, layer in zip(sp.sites, layers):
-            soft = layer.parametrizations.weight
-            assert float(site.state["s"]) == pytest.approx(soft[0].s.item(), rel=1e-9), step
-            assert torch.allclose(site.state["latent"], soft.original, atol=1e-9), step
-            assert torch.allclose(site.weight, layer.weight, atol=1e-9), step
+        for layer, module in zip(sp.layers, layers):
+            soft = module.parametrizations.weight
+            assert float(layer.state["s"]) == pytest.approx(soft[0].s.item(), rel=1e-9), step
+            assert torch.allclose(layer.state["latent"], soft.original, atol=1e-9), step
+            assert torch.allclose(layer.weight, module.weight, atol=1e-9), step
 
     compare(0)
     for step in range(1, 26):
         train(theirs, first, step, step)
         train(ours, second, step, step)
         compare(step)
-    assert len({round(float(site.state["s"]), 4) for site in sp.sites}) == len(sp.sites)
+    assert len({round(float(layer.state["s"]), 4) for layer in sp.layers}) == len(sp.layers)
     train(ours, second, 26, 40)
     sp.finalize()
 
@@ -99,7 +99,7 @@ def test_layers_learn_as_different_thresholds_as_in_the_original(s: float) -> No
     sp = rp.attach(ours, second, rp.methods.STR(s_init=s), sparsity=1 - kept / sum(p.numel() for p in weights(ours)), total_steps=60)
     fit(ours, second)
     learnt = torch.stack([layer.parametrizations.weight[0].s.detach() for layer in layers])
-    found = torch.stack([torch.logit(site.state["threshold"]) for site in sp.sites])
+    found = torch.stack([torch.logit(layer.state["threshold"]) for layer in sp.layers])
     assert sp.finalize().kept == kept
     assert learnt.std() > 0.8
     assert float(found.std()) == pytest.approx(float(learnt.std()), rel=0.1)
@@ -109,8 +109,8 @@ def test_by_default_a_fifth_of_the_weights_starts_below_the_threshold() -> None:
     model = cnn()
     sp = rp.attach(model, sgd(model), "str", sparsity=0.9, total_steps=40)
     assert sp.sparsity == pytest.approx(0.2, abs=1 / 2008)
-    assert len({float(site.state["s"]) for site in sp.sites}) == 1
-    assert int(sum(site.weight.count_nonzero() for site in sp.sites)) == sp.budget
+    assert len({float(layer.state["s"]) for layer in sp.layers}) == 1
+    assert int(sum(layer.weight.count_nonzero() for layer in sp.layers)) == sp.budget
 
 
 def test_shown_weight_and_masked_gradient_by_hand() -> None:
@@ -118,7 +118,7 @@ def test_shown_weight_and_masked_gradient_by_hand() -> None:
     line.step(0.0)
     assert line.weight.tolist() == pytest.approx([0.2, -0.1, 0.0, 0.0])
     line.step([1.0, 1.0, 1.0, -1.0])
-    assert line.site.state["latent"][0].tolist() == pytest.approx([0.4, -0.5, 0.3, 0.1])  # no gradient below
+    assert line.layer.state["latent"][0].tolist() == pytest.approx([0.4, -0.5, 0.3, 0.1])  # no gradient below
 
 
 def test_the_slope_of_s_is_that_of_the_loss() -> None:
@@ -126,28 +126,28 @@ def test_the_slope_of_s_is_that_of_the_loss() -> None:
     torch.manual_seed(0)
     line = Line(torch.randn(40).mul(0.3).tolist(), rp.methods.STR(prune_start=0, prune_end=1), 0.5, 10)
     line.step(0.0)
-    target, site = torch.randn(1, 40), line.site
-    latent, threshold = site.state["latent"].clone(), site.state["threshold"]
+    target, layer = torch.randn(1, 40), line.layer
+    latent, threshold = layer.state["latent"].clone(), layer.state["threshold"]
     s = torch.logit(threshold).double().requires_grad_()  # s + c
     shown = latent.double().sign() * torch.relu(latent.double().abs() - torch.sigmoid(s))
     assert torch.allclose(shown.detach().float(), line.weight, atol=1e-6)
-    (shown * target)[site.mask].sum().backward()  # the one just at the threshold is out
-    before = float(site.state["s"])
+    (shown * target)[layer.mask].sum().backward()  # the one just at the threshold is out
+    before = float(layer.state["s"])
     line.step(target[0].tolist())
-    assert float(site.state["s"]) == pytest.approx(before - 0.1 * float(s.grad), rel=1e-4)
+    assert float(layer.state["s"]) == pytest.approx(before - 0.1 * float(s.grad), rel=1e-4)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_without_a_loss_s_decays_like_a_weight(momentum: float) -> None:
     line = Line([0.5, -0.4, 0.3, 0.1], rp.methods.STR(prune_start=0, prune_end=1), 0.5, 50, momentum=momentum, weight_decay=0.01)
-    line.site.state["s"].fill_(-3.0)
+    line.layer.state["s"].fill_(-3.0)
     twin = nn.Parameter(torch.tensor(-3.0))
     other = torch.optim.SGD([twin], lr=0.1, momentum=momentum, weight_decay=0.01)
     for t in range(20):
         line.step(0.0)
         twin.grad = torch.zeros(())
         other.step()
-        assert float(line.site.state["s"]) == pytest.approx(twin.item(), rel=1e-5)
+        assert float(line.layer.state["s"]) == pytest.approx(twin.item(), rel=1e-5)
         if momentum == 0.0:
             assert twin.item() == pytest.approx(-3.0 * (1 - 0.1 * 0.01) ** (t + 1), rel=1e-5)
 
@@ -158,10 +158,10 @@ def test_a_layer_with_a_higher_s_keeps_less_and_the_count_stands() -> None:
         model = cnn()
         optimizer = sgd(model, lr=0.0)
         sp = rp.attach(model, optimizer, rp.methods.STR(prune_start=0, prune_end=1), sparsity=0.9, total_steps=9)
-        sp.sites[1].state["s"].add_(s)
+        sp.layers[1].state["s"].add_(s)
         train(model, optimizer, 1, 1)
-        counts.append(sp.sites[1].kept())
-        assert sum(site.kept() for site in sp.sites) == sp.groups[0].final
+        counts.append(sp.layers[1].kept())
+        assert sum(layer.kept() for layer in sp.layers) == sp.groups[0].final
     assert counts[0] > counts[1] > counts[2]
 
 
@@ -170,7 +170,7 @@ def test_layers_learn_thresholds_of_their_own() -> None:
     optimizer = sgd(model)
     sp = rp.attach(model, optimizer, "str", sparsity=0.9, total_steps=40)
     train(model, optimizer, 1, 40)
-    shared = [torch.logit(site.state["threshold"]) - site.state["s"] for site in sp.sites]
+    shared = [torch.logit(layer.state["threshold"]) - layer.state["s"] for layer in sp.layers]
     assert torch.stack(shared).std() < 1e-4  # one c for all
-    assert len({float(site.state["s"]) for site in sp.sites}) == len(sp.sites)
+    assert len({float(layer.state["s"]) for layer in sp.layers}) == len(sp.layers)
     sp.finalize()

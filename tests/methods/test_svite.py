@@ -16,7 +16,7 @@ def test_counts_stand_and_updates_end() -> None:
     names = set(sp.masks)
     assert {"patch.weight", "head.weight", "block.self_attn.in_proj_weight"} <= names
     counts = [int(m.sum()) for m in sp.masks.values()]
-    assert counts == layer_counts([site.shape for site in sp.sites], sp.budget, "erk")
+    assert counts == layer_counts([layer.shape for layer in sp.layers], sp.budget, "erk")
     seen: list[list[torch.Tensor]] = []
 
     def watch(_: int) -> None:

@@ -18,9 +18,9 @@ def test_forward_and_backward_sets_by_hand() -> None:
     line = Line(VALUES, rp.methods.TopKAST(penalty=0.0), 0.75, 10)
     assert line.mask == [0, 1]
     assert line.weight.tolist() == pytest.approx([0.8, -0.7] + [0.0] * 6)
-    assert line.site.state["trained"][0].tolist() == [True] * 4 + [False] * 4
+    assert line.layer.state["trained"][0].tolist() == [True] * 4 + [False] * 4
     line.step([1.0, 1.0, -2.5, 1.0, 1.0, 1.0, 1.0, 1.0])
-    assert line.site.state["latent"][0].tolist() == pytest.approx([0.7, -0.8, 0.85, 0.4, 0.4, 0.3, 0.2, 0.1])
+    assert line.layer.state["latent"][0].tolist() == pytest.approx([0.7, -0.8, 0.85, 0.4, 0.4, 0.3, 0.2, 0.1])
     assert line.mask == [1, 2]  # what explored has earned its place
 
 
@@ -30,24 +30,24 @@ def test_outside_b_nothing_moves(make: object) -> None:
     optimizer = make(model)  # type: ignore[operator]
     sp = rp.attach(model, optimizer, "topkast", sparsity=0.9, total_steps=20)
     for t in range(1, 11):
-        before = [(s.state["latent"].clone(), s.state.get("trained", torch.tensor(True)).clone()) for s in sp.sites]
+        before = [(s.state["latent"].clone(), s.state.get("trained", torch.tensor(True)).clone()) for s in sp.layers]
         train(model, optimizer, t, t)
-        for site, (latent, trained) in zip(sp.sites, before):
+        for layer, (latent, trained) in zip(sp.layers, before):
             rest = ~trained.expand_as(latent)
-            assert torch.equal(site.state["latent"][rest], latent[rest])
-            assert not bool((site.mask & ~site.state.get("trained", site.mask)).any())  # A within B
-            assert all(t[rest].count_nonzero() == 0 for t in site.optimizer_state())
+            assert torch.equal(layer.state["latent"][rest], latent[rest])
+            assert not bool((layer.mask & ~layer.state.get("trained", layer.mask)).any())  # A within B
+            assert all(t[rest].count_nonzero() == 0 for t in layer.optimizer_state())
 
 
 def test_penalty_on_a_and_on_the_rest_of_b() -> None:
     line = Line(VALUES, rp.methods.TopKAST(penalty=0.01), 0.75, 10)
     line.step(0.0)
-    moved = torch.tensor(VALUES) - line.site.state["latent"][0]
+    moved = torch.tensor(VALUES) - line.layer.state["latent"][0]
     expected = [v * 0.1 * 0.01 * w for v, w in zip(VALUES, [1, 1, 4, 4, 0, 0, 0, 0])]
     assert moved.tolist() == pytest.approx(expected, abs=1e-7)
     absolute = Line(VALUES, rp.methods.TopKAST(penalty=0.01, norm=1), 0.75, 10)
     absolute.step(0.0)
-    moved = torch.tensor(VALUES) - absolute.site.state["latent"][0]
+    moved = torch.tensor(VALUES) - absolute.layer.state["latent"][0]
     assert moved.tolist() == pytest.approx([0.001, -0.001, 0.004, 0.004, 0, 0, 0, 0], abs=1e-7)
 
 
@@ -56,15 +56,15 @@ def test_the_gradient_beside_a_is_the_dense_one_of_the_sparse_net() -> None:
     optimizer = sgd(model, momentum=0.0, weight_decay=0.0)
     sp = rp.attach(model, optimizer, "topkast", sparsity=0.9, total_steps=20, backward_sparsity=0.0, penalty=0.0)
     twin.load_state_dict(model.state_dict())  # holds the sparse weights
-    before = [s.state["latent"].clone() for s in sp.sites]
+    before = [s.state["latent"].clone() for s in sp.layers]
     train(model, optimizer, 1, 1)
     other = sgd(twin, momentum=0.0, weight_decay=0.0)
     old = {n: p.detach().clone() for n, p in twin.named_parameters()}
     train(twin, other, 1, 1)
-    for site, latent in zip(sp.sites, before):
-        assert site.state.get("trained") is None
-        change = dict(twin.named_parameters())[site.name].detach() - old[site.name]
-        assert torch.allclose(site.state["latent"] - latent, change, atol=1e-6)
+    for layer, latent in zip(sp.layers, before):
+        assert layer.state.get("trained") is None
+        change = dict(twin.named_parameters())[layer.name].detach() - old[layer.name]
+        assert torch.allclose(layer.state["latent"] - latent, change, atol=1e-6)
 
 
 def test_b_must_hold_a() -> None:
@@ -81,12 +81,12 @@ def test_a_layer_that_enters_b_as_a_whole_is_trained_as_a_whole() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     method = rp.methods.TopKAST(distribution="global", backward_sparsity=0.5, penalty=0.0)
     sp = rp.attach(model, optimizer, method, sparsity=0.9, total_steps=10)
-    assert not bool(sp.sites[0].state["trained"].all())
+    assert not bool(sp.layers[0].state["trained"].all())
     with torch.no_grad():
-        sp.sites[0].state["latent"].add_(1.0)
+        sp.layers[0].state["latent"].add_(1.0)
     for pull in (0.0, -1.0):  # the first step makes the sets anew, the second trains them
-        before = sp.sites[0].state["latent"].clone()
+        before = sp.layers[0].state["latent"].clone()
         model[0].weight.grad = torch.full((1, 10), pull)
         model[1].weight.grad = torch.zeros(30, 1)
         optimizer.step()
-    assert torch.allclose(sp.sites[0].state["latent"], before + 1.0)
+    assert torch.allclose(sp.layers[0].state["latent"], before + 1.0)

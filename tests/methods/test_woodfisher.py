@@ -59,16 +59,16 @@ def group_of(model: nn.Module, **hyper: object) -> object:
 def test_gradients_are_those_of_single_minibatches(make: object, minibatch: int) -> None:
     model = make(dtype=torch.float64)  # type: ignore[operator]
     group = group_of(model)
-    group.sites[0].mask[0] = False  # type: ignore[attr-defined]
-    found = fisher_gradients(group, {s: s.mask for s in group.sites}, 7, minibatch)  # type: ignore[attr-defined,arg-type]
+    group.layers[0].mask[0] = False  # type: ignore[attr-defined]
+    found = fisher_gradients(group, {s: s.mask for s in group.layers}, 7, minibatch)  # type: ignore[attr-defined,arg-type]
     size = min(minibatch, 8)
     model.eval()
     pairs = [(x[i : i + size], y[i : i + size]) for x, y in group.data for i in range(0, 8 - size + 1, size)][:7]  # type: ignore[attr-defined]
     assert all(len(rows) == len(pairs) for rows in found)
     for i, (x, y) in enumerate(pairs):
-        grads = torch.autograd.grad(CE(model(x), y), [s.parameter for s in group.sites])  # type: ignore[attr-defined]
-        for site, g, got in zip(group.sites, grads, found):  # type: ignore[attr-defined]
-            assert torch.allclose(got[i], (g * site.mask).flatten(), atol=1e-10), site.name
+        grads = torch.autograd.grad(CE(model(x), y), [s.parameter for s in group.layers])  # type: ignore[attr-defined]
+        for layer, g, got in zip(group.layers, grads, found):  # type: ignore[attr-defined]
+            assert torch.allclose(got[i], (g * layer.mask).flatten(), atol=1e-10), layer.name
 
 
 def test_a_model_that_vmap_refuses_is_worked_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,7 +81,7 @@ def test_a_model_that_vmap_refuses_is_worked_one_by_one(caplog: pytest.LogCaptur
             return self.net(x if x.sum().item() > 0 else -x)
 
     group = group_of(Branches())
-    found = fisher_gradients(group, {s: s.mask for s in group.sites}, 4, 1)  # type: ignore[attr-defined,arg-type]
+    found = fisher_gradients(group, {s: s.mask for s in group.layers}, 4, 1)  # type: ignore[attr-defined,arg-type]
     assert [tuple(f.shape) for f in found] == [(4, 216), (4, 1152), (4, 640)]
     assert all(f.count_nonzero() for f in found)
     assert "one by one" in caplog.text
@@ -131,7 +131,7 @@ def test_less_memory_is_the_same_result() -> None:
     for memory in (2 * 10**9, 8 * 10 * 1200, 1):
         model = cnn(dtype=torch.float64)
         group = group_of(model, gradients=10, memory=memory)
-        results.append((len(group.method.parts(group.sites)), model, group))  # type: ignore[attr-defined]
+        results.append((len(group.method.parts(group.layers)), model, group))  # type: ignore[attr-defined]
         optimizer = group.optimizers[0]  # type: ignore[attr-defined]
         train(model, optimizer, 1, 6)
     assert [parts for parts, *_ in results] == [1, 3, 3]

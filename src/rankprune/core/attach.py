@@ -1,4 +1,4 @@
-"""From what a user says (a name, an object, a mapping) to groups of sites with checked budgets."""
+"""From what a user says (a name, an object, a mapping) to groups of layers with checked budgets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from . import budget as budgets
-from .discover import find_sites, matches_name, survey
+from .discover import find_layers, matches_name, survey
 from .method import Extra, Group, Method, Periodic
 from .registry import create, method_info, settings_for
 from .summary import Report
@@ -45,8 +45,8 @@ def build_groups(
         raise ValueError(
             f"sparsity={sparsity} is given beside a method object with sparsity={method.sparsity}: give one of them"
         )
-    sites, left_out = find_sites(model, dense, include)
-    if not sites:
+    layers, left_out = find_layers(model, dense, include)
+    if not layers:
         why = f"all are left out ({', '.join(sorted(set(left_out.values())))})" if left_out else "build it of them"
         raise ValueError(f"{type(model).__name__} has no weight of a known layer to prune: {why}")
     rules: Mapping[str, Any] = method if isinstance(method, Mapping) else {"*": method}
@@ -54,8 +54,8 @@ def build_groups(
         raise ValueError(f"method={method} names no method: give a glob and a method to each part of the model")
     groups = []
     for glob, spec in rules.items():
-        mine = [s for s in sites if matches_name(glob, s.name)]
-        sites = [s for s in sites if s not in mine]
+        mine = [s for s in layers if matches_name(glob, s.name)]
+        layers = [s for s in layers if s not in mine]
         if not mine:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
         spec, named, own = split_extras(spec, hyper)
@@ -66,7 +66,7 @@ def build_groups(
                 raise ValueError(f"extras holds {extra!r}, which is no extra: {way_out}")
             extra.check(made)
         groups.append(Group(made, mine, total_steps, seed, added, model, sources.data, sources.loss_fn))
-    left_out |= {site.name: "no method named for it" for site in sites}
+    left_out |= {layer.name: "no method named for it" for layer in layers}
     for group in groups:
         check(group)
     if any(group.method.budget == "macs" for group in groups):
@@ -78,7 +78,7 @@ def make_report(groups: Sequence[Group], left_out: Mapping[str, str], title: str
     """Counts per layer, and how much of the whole model they are."""
     model = groups[0].model
     assert model is not None
-    return Report([layer for g in groups for layer in g.layers()], left_out, title, *survey(model, left_out))
+    return Report([row for g in groups for row in g.report_rows()], left_out, title, *survey(model, left_out))
 
 
 def split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
@@ -125,11 +125,11 @@ def check(group: Group) -> None:
     given = {"data": group.data, "loss": group.loss_fn}
     if missing := sorted(need for need in method.info.needs & given.keys() if given[need] is None):
         raise ValueError(f"{name} needs {' and '.join(missing)}: pass data=batches and loss_fn=f(outputs, targets)")
-    total = sum(site.numel for site in group.sites)
-    if method.sparsity is not None and budgets.kept(total, method.sparsity) < len(group.sites):
+    total = sum(layer.numel for layer in group.layers)
+    if method.sparsity is not None and budgets.kept(total, method.sparsity) < len(group.layers):
         raise ValueError(
             f"sparsity={method.sparsity} leaves {budgets.kept(total, method.sparsity)} of {total} weights for "
-            f"{len(group.sites)} layers: each needs at least one, so ask for less"
+            f"{len(group.layers)} layers: each needs at least one, so ask for less"
         )
     count = len(method.updates(group.total_steps))
     if isinstance(method, Periodic) and count < FEW_UPDATES:
@@ -156,7 +156,7 @@ def set_costs(model: nn.Module, example: Any, groups: Sequence[Group]) -> None:
     from rankprune.flops import positions
 
     found = positions(model, example)
-    for site in [s for g in groups if g.method.budget == "macs" for s in g.sites]:
-        if not found.get(site.name):
-            raise ValueError(f"{site.name} took no part in the example's forward pass: leave it out with dense=")
-        site.cost = found[site.name]
+    for layer in [s for g in groups if g.method.budget == "macs" for s in g.layers]:
+        if not found.get(layer.name):
+            raise ValueError(f"{layer.name} took no part in the example's forward pass: leave it out with dense=")
+        layer.cost = found[layer.name]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .group import Group
-from .layer import Site
+from .layer import PrunableLayer
 
-_FORMAT = "rankprune.core.sparsifier"
+_FORMAT = "rankprune.sparsifier"
 _VERSION = 1
 
 
@@ -30,7 +30,7 @@ def pack(groups: Sequence[Group], step: int) -> dict[str, Any]:
                 "total_steps": group.total_steps,
                 "seed": group.seed,
                 "state": {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.state.items()},
-                "sites": {site.key: _pack_site(site) for site in group.sites},
+                "sites": {layer.key: _pack_layer(layer) for layer in group.layers},
             }
             for group in groups
         ],
@@ -54,42 +54,42 @@ def unpack(state: Mapping[str, Any], groups: Sequence[Group]) -> int:
     for entry, group, found in zip(saved, groups, masks):
         group.budget, group.retry = int(entry["budget"]), bool(entry["retry"])
         group.state = {k: v.clone() if isinstance(v, Tensor) else v for k, v in entry["state"].items()}
-        for site, mask in zip(group.sites, found):
-            site.mask.copy_(site.part(mask))
-            site.step = step  # an extra that counts steps goes on, before the next update tells it
-            values = entry["sites"][site.key]["state"]
-            site.state = {k: _placed(v, site) for k, v in values.items()}
+        for layer, mask in zip(group.layers, found):
+            layer.mask.copy_(layer.part(mask))
+            layer.step = step  # an extra that counts steps goes on, before the next update tells it
+            values = entry["sites"][layer.key]["state"]
+            layer.state = {k: _placed(v, layer) for k, v in values.items()}
     return step
 
 
-def _pack_site(site: Site) -> dict[str, Any]:
-    mask = site.whole(site.mask.to(torch.uint8)).cpu().contiguous()
+def _pack_layer(layer: PrunableLayer) -> dict[str, Any]:
+    mask = layer.whole(layer.mask.to(torch.uint8)).cpu().contiguous()
     state = {
-        k: (site.whole(v) if v.shape == site.mask.shape else v).clone() if isinstance(v, Tensor) else v
-        for k, v in site.state.items()
+        k: (layer.whole(v) if v.shape == layer.mask.shape else v).clone() if isinstance(v, Tensor) else v
+        for k, v in layer.state.items()
     }
-    return {"shape": list(site.shape), "mask": torch.from_numpy(np.packbits(mask.numpy())), "state": state}
+    return {"shape": list(layer.shape), "mask": torch.from_numpy(np.packbits(mask.numpy())), "state": state}
 
 
 def _check(entry: Mapping[str, Any], group: Group) -> list[Tensor]:
     """The masks of one group, once its method, budget and weights agree with the checkpoint's."""
-    sites = entry["sites"]
-    if (other := sorted(set(sites) ^ {site.key for site in group.sites})) != []:
+    layers = entry["sites"]
+    if (other := sorted(set(layers) ^ {layer.key for layer in group.layers})) != []:
         raise ValueError(f"the checkpoint is of another model: {other[0]} is prunable in only one of the two")
     mine = {"method": group.method.info.name, "total_steps": group.total_steps, "final": group.final}
     for key, value in mine.items():
         if entry[key] != value:
             raise ValueError(f"the checkpoint was made with {key}={entry[key]}, this run has {value}: attach as it was")
     masks = []
-    for site in group.sites:
-        shape, packed = list(sites[site.key]["shape"]), sites[site.key]["mask"]
-        if shape != list(site.shape):
-            here = list(site.shape)
-            raise ValueError(f"the checkpoint is of another model: {site.key} is {shape} there and {here} here")
-        if packed.dtype != torch.uint8 or packed.numel() != (site.numel + 7) // 8:
-            raise ValueError(f"the mask of {site.key} in the checkpoint is damaged: use another checkpoint")
-        bits = np.unpackbits(packed.cpu().numpy(), count=site.numel)
-        masks.append(torch.from_numpy(bits).bool().reshape(site.shape))
+    for layer in group.layers:
+        shape, packed = list(layers[layer.key]["shape"]), layers[layer.key]["mask"]
+        if shape != list(layer.shape):
+            here = list(layer.shape)
+            raise ValueError(f"the checkpoint is of another model: {layer.key} is {shape} there and {here} here")
+        if packed.dtype != torch.uint8 or packed.numel() != (layer.numel + 7) // 8:
+            raise ValueError(f"the mask of {layer.key} in the checkpoint is damaged: use another checkpoint")
+        bits = np.unpackbits(packed.cpu().numpy(), count=layer.numel)
+        masks.append(torch.from_numpy(bits).bool().reshape(layer.shape))
     kept, name = sum(int(mask.sum()) for mask in masks), group.method.info.name
     if group.method.info.exact == "always" and group.method.budget == "weights" and kept != entry["budget"]:
         raise ValueError(
@@ -99,8 +99,8 @@ def _check(entry: Mapping[str, Any], group: Group) -> list[Tensor]:
     return masks
 
 
-def _placed(value: Any, site: Site) -> Any:
+def _placed(value: Any, layer: PrunableLayer) -> Any:
     if not isinstance(value, Tensor):
         return value
-    value = value.to(site.weight.device)
-    return (site.part(value) if value.shape == site.shape else value).clone()
+    value = value.to(layer.weight.device)
+    return (layer.part(value) if value.shape == layer.shape else value).clone()

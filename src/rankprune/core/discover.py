@@ -12,7 +12,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from rankprune.prunable import weights_of
 
-from .layer import Site, canonical
+from .layer import PrunableLayer, canonical
 from .shards import local, sharded
 
 Selector = str | type[nn.Module]
@@ -21,14 +21,14 @@ Selectors = Selector | Iterable[Selector]
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 
 
-def find_sites(
+def find_layers(
     model: nn.Module, dense: Selectors = (), include: Selectors = ()
-) -> tuple[list[Site], dict[str, str]]:
+) -> tuple[list[PrunableLayer], dict[str, str]]:
     """The prunable weights in the order of `named_parameters()`, and all other matrices with the reason.
 
     Prunable are the weights of convolution, linear, attention and recurrent layers with more than one dimension, and
     what `include` names. `dense` leaves out. Both take globs (on the parameter's or the module's name) and module
-    types. A tied weight is one site, and dense where any of the modules that hold it is.
+    types. A tied weight is one layer, and dense where any of the modules that hold it is.
     """
     chosen = {"dense": _selectors("dense", dense), "include": _selectors("include", include)}
     unused = {which: set(selectors) for which, selectors in chosen.items()}
@@ -39,19 +39,19 @@ def find_sites(
         unused[which] -= set(matched)
         return bool(matched)
 
-    sites: dict[str, Site] = {}
+    layers: dict[str, PrunableLayer] = {}
     left_out: dict[str, str] = {}
     for module_name, module in model.named_modules():
-        layer = {w.attribute: w for w in weights_of(module)}
-        for attribute in layer.keys() - module._parameters.keys():
+        known_weights = {w.attribute: w for w in weights_of(module)}
+        for attribute in known_weights.keys() - module._parameters.keys():
             own_name = f"{module_name}.{attribute}".lstrip(".")
             left_out[own_name] = "no parameter of its own: a parametrization or a hook computes it"
         for attribute, weight in module._parameters.items():
-            if weight is None or (name := owners[id(weight)][0][0]) in sites:
+            if weight is None or (name := owners[id(weight)][0][0]) in layers:
                 continue
-            if attribute in layer and isinstance(weight, nn.UninitializedParameter):
+            if attribute in known_weights and isinstance(weight, nn.UninitializedParameter):
                 raise ValueError(f"{name} has no shape yet: run one batch through the model first")
-            known = attribute in layer and weight.ndim > 1
+            known = attribute in known_weights and weight.ndim > 1
             wanted = known or (weight.is_floating_point() and weight.ndim > 1 and named("include", weight))
             if not wanted and (not _is_matrix(weight) or isinstance(module, ParametrizationList)):
                 continue  # a parametrized weight was listed with its layer
@@ -64,16 +64,16 @@ def find_sites(
             elif not wanted:
                 left_out.setdefault(name, _why_not(module, name))
             else:
-                kind, transposed = layer[attribute][1:] if known else ("parameter", False)
+                kind, transposed = known_weights[attribute][1:] if known else ("parameter", False)
                 shards = sharded(weight, name)
-                sites[name] = Site(name, module, attribute, kind, _ones(weight), transposed, shards=shards)
+                layers[name] = PrunableLayer(name, module, attribute, kind, _ones(weight), transposed, shards=shards)
                 left_out.pop(name, None)  # another module that shares it is no layer
     for which, selectors in unused.items():
         for selector in sorted(repr(d) if isinstance(d, str) else d.__name__ for d in selectors):
             warnings.warn(f"{which}={selector} matches no prunable weight", stacklevel=4)
-    _check_keys(sites.values())
+    _check_keys(layers.values())
     order = {held[0][0]: i for i, held in enumerate(owners.values())}
-    return sorted(sites.values(), key=lambda site: order[site.name]), left_out
+    return sorted(layers.values(), key=lambda layer: order[layer.name]), left_out
 
 
 def survey(model: nn.Module, left_out: Iterable[str]) -> tuple[int, dict[str, tuple[int, ...]]]:
@@ -114,12 +114,12 @@ def _owners(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
     return found
 
 
-def _check_keys(sites: Iterable[Site]) -> None:
+def _check_keys(layers: Iterable[PrunableLayer]) -> None:
     """Checkpoints go by names without wrappers: two weights must not share one."""
     names: dict[str, str] = {}
-    for site in sites:
-        if (first := names.setdefault(site.key, site.name)) != site.name:
-            raise ValueError(f"{first} and {site.name} are both {site.key!r} without wrappers: rename a module")
+    for layer in layers:
+        if (first := names.setdefault(layer.key, layer.name)) != layer.name:
+            raise ValueError(f"{first} and {layer.name} are both {layer.key!r} without wrappers: rename a module")
 
 
 def matches_name(glob: str, name: str) -> bool:

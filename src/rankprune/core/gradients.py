@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.weak import TensorWeakRef
 
-from .layer import Site
+from .layer import PrunableLayer
 from .method import Latent
 from .shards import is_sharded, local
 
@@ -18,8 +18,8 @@ from .shards import is_sharded, local
 class GradientMask:
     """Masks a gradient as it arrives, so that clipping and norms see the sparse one; dense before a mask update."""
 
-    def __init__(self, site: Site, dense_wanted: Callable[[], bool]) -> None:
-        self.site, self.dense_wanted = site, dense_wanted
+    def __init__(self, layer: PrunableLayer, dense_wanted: Callable[[], bool]) -> None:
+        self.layer, self.dense_wanted = layer, dense_wanted
         self.seen: TensorWeakRef | None = None  # the gradient last masked, and its version then
         self.version = 0
 
@@ -30,11 +30,11 @@ class GradientMask:
 
     def run(self) -> None:
         """Mask, unless this very gradient has been masked and not been written to since."""
-        if self.site.parameter.grad is None:
+        if self.layer.parameter.grad is None:
             return
-        grad = local(self.site.parameter.grad)
+        grad = local(self.layer.parameter.grad)
         if self.seen is None or self.seen() is not grad or self.version != grad._version:
-            self.site.hide(grad)
+            self.layer.apply_mask(grad)
             self.seen, self.version = TensorWeakRef(grad), grad._version
 
 
@@ -47,8 +47,8 @@ class LatentGradient:
     and what was mapped of it before is kept beside it.
     """
 
-    def __init__(self, site: Site, method: Latent, arrived: Callable[[], object]) -> None:
-        self.site, self.method, self.arrived = site, method, arrived
+    def __init__(self, layer: PrunableLayer, method: Latent, arrived: Callable[[], object]) -> None:
+        self.layer, self.method, self.arrived = layer, method, arrived
         self.node: Any = None
         self.handle: Any = None
         self.added = False  # the pass under way was mapped before it was added
@@ -64,7 +64,7 @@ class LatentGradient:
 
     def _watch(self) -> None:
         """Hang on the node that accumulates: another one after the parameter has changed its type or device."""
-        parameter = self.site.parameter
+        parameter = self.layer.parameter
         if parameter.requires_grad and not is_sharded(parameter):
             self.remove()
             self.node = get_gradient_edge(parameter).node  # held, or it would be made anew
@@ -75,9 +75,9 @@ class LatentGradient:
         (grad,) = grads
         if grad is None or is_sharded(grad):
             return None
-        self.site.follow()
+        self.layer.follow()
         self.added = True
-        return (self.method.latent_grad(self.site, grad),)
+        return (self.method.latent_grad(self.layer, grad),)
 
     @torch.compiler.disable
     @torch.no_grad()
@@ -90,29 +90,29 @@ class LatentGradient:
 
     def run(self) -> None:
         """Just before a step: map a gradient that was set by hand, of the weight as it is shown."""
-        if not self.mapped and self.site.parameter.grad is not None:
+        if not self.mapped and self.layer.parameter.grad is not None:
             self._map_sum()
         self.mapped = False
 
     def _map_sum(self) -> None:
-        self.site.follow()
-        grad = local(self.site.parameter.grad)  # type: ignore[arg-type]
+        self.layer.follow()
+        grad = local(self.layer.parameter.grad)  # type: ignore[arg-type]
         same = self.seen is not None and self.seen() is grad
         if same and self.version == grad._version:
             return  # nothing was added
         if same and self.before is not None and self.version + 1 == grad._version:  # added to, and nothing else
-            grad.copy_(self.before + self.method.latent_grad(self.site, grad - self.before))
+            grad.copy_(self.before + self.method.latent_grad(self.layer, grad - self.before))
         else:
-            grad.copy_(self.method.latent_grad(self.site, grad))
+            grad.copy_(self.method.latent_grad(self.layer, grad))
         self.seen, self.version = TensorWeakRef(grad), grad._version
-        self.before = grad.clone() if self.site.shards else None
+        self.before = grad.clone() if self.layer.shards else None
 
 
-def all_finite(sites: Sequence[Site], grads: bool = True) -> bool:
+def all_finite(layers: Sequence[PrunableLayer], grads: bool = True) -> bool:
     """Whether all weights and gradients are finite, with one look at the device: a sum is not if an entry is not."""
-    tensors = [t for s in sites for t in (s.parameter, s.parameter.grad if grads else None) if t is not None]
+    tensors = [t for s in layers for t in (s.parameter, s.parameter.grad if grads else None) if t is not None]
     parts = [local(t.detach()) for t in tensors]
     sums = torch.stack([p.sum(dtype=torch.float32 if p.element_size() < 4 else None).double() for p in parts])
     bad = torch.count_nonzero(~torch.isfinite(sums))
-    shards = next((s.shards for s in sites if s.shards), None)
+    shards = next((s.shards for s in layers if s.shards), None)
     return not bool(shards.sum(bad) if shards else bad)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import budget as budgets
-from .layer import Site
+from .layer import PrunableLayer
 from .select import keep_largest, select
-from .summary import Layer, Timetable
+from .summary import LayerCount, Timetable
 
 if TYPE_CHECKING:
     from .method import Method
 
-ScoreOf = Callable[[Site], Tensor]
+ScoreOf = Callable[[PrunableLayer], Tensor]
 
 
 class Extra:
@@ -30,19 +30,19 @@ class Extra:
     def check(self, method: Method) -> None:
         """Raise where this extra does not go with a method."""
 
-    def score(self, site: Site, score: Tensor) -> Tensor:
+    def score(self, layer: PrunableLayer, score: Tensor) -> Tensor:
         """Change the score by which weights stay within a layer; how many stay is settled by the method's own."""
         return score
 
-    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
-        """Positions that stay whatever their score, as masks by site."""
+    def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
+        """Positions that stay whatever their score, as masks by layer."""
         return {}
 
-    def before_step(self, site: Site) -> None:
-        """Just before an optimizer step: `site.parameter.grad` may be changed in place."""
+    def before_step(self, layer: PrunableLayer) -> None:
+        """Just before an optimizer step: `layer.parameter.grad` may be changed in place."""
 
-    def after_step(self, site: Site) -> None:
-        """Just after an optimizer step: `site.weight` may be changed in place; zeros stay zero."""
+    def after_step(self, layer: PrunableLayer) -> None:
+        """Just after an optimizer step: `layer.weight` may be changed in place; zeros stay zero."""
 
     def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
         """The same for a parameter that was stepped and is not pruned."""
@@ -53,7 +53,7 @@ class Group:
     """The weights one method works on, with their budget. The core owns it; a method reads it and sets masks."""
 
     method: Method
-    sites: list[Site]
+    layers: list[PrunableLayer]
     total_steps: int
     seed: int
     extras: Sequence[Extra] = ()
@@ -61,7 +61,7 @@ class Group:
     data: Iterable[Any] | None = None  # batches (inputs, targets), for methods that need them
     loss_fn: Callable[..., Tensor] | None = None
     optimizers: Sequence[Optimizer] = ()
-    state: dict[str, Any] = field(default_factory=dict)  # the method's own, beside that of its sites; saved
+    state: dict[str, Any] = field(default_factory=dict)  # the method's own, beside that of its layers; saved
     step: int = 0  # the optimizer step this update belongs to, from 1
     final: int = 0  # budget at the end, in weights (or MACs)
     budget: int = 0  # the declared budget now
@@ -69,18 +69,18 @@ class Group:
 
     @property
     def total(self) -> int:
-        return sum(site.numel * site.cost for site in self.sites)
+        return sum(layer.numel * layer.cost for layer in self.layers)
 
     def spent(self) -> int:
-        return sum(site.kept() * site.cost for site in self.sites)
+        return sum(layer.kept() * layer.cost for layer in self.layers)
 
     def updates(self) -> Sequence[int]:
         return self.method.updates(self.total_steps)
 
-    def layers(self) -> list[Layer]:
+    def report_rows(self) -> list[LayerCount]:
         """What a person reads about each weight."""
         name = self.method.info.name
-        return [Layer(s.name, tuple(s.shape), s.numel, s.kept(), name, s.rows, s.refills) for s in self.sites]
+        return [LayerCount(s.name, tuple(s.shape), s.numel, s.kept(), name, s.rows, s.refills) for s in self.layers]
 
     def timetable(self) -> Timetable:
         """When masks are updated; `reached_at` needs the final budget, so not before `start`."""
@@ -95,22 +95,25 @@ class Group:
 
     def scored(
         self,
-        site: Site,
+        layer: PrunableLayer,
         score: ScoreOf,
         among: Tensor | None = None,
         without: Tensor | None = None,
         extras: Sequence[Extra] = (),
     ) -> Callable[[], Tensor]:
-        """The score as selection consumes it: a tensor of its own; what is reserved comes first, not `among` last."""
+        """The score as selection consumes it, in a tensor of its own.
+
+        Reserved entries score +inf; entries outside `among` and entries in `without` score -inf.
+        """
 
         def make() -> Tensor:
-            values = score(site)
-            if any(values.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in site.tensors()):
+            values = score(layer)
+            if any(values.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in layer.tensors()):
                 values = values.clone()
             for extra in extras:
-                values = extra.score(site, values)
-            if site.reserved is not None:
-                values = values.masked_fill_(site.reserved, torch.inf)
+                values = extra.score(layer, values)
+            if layer.reserved is not None:
+                values = values.masked_fill_(layer.reserved, torch.inf)
             if among is not None:
                 values = values.masked_fill_(~among, -torch.inf)
             return values if without is None else values.masked_fill_(without, -torch.inf)
@@ -118,38 +121,43 @@ class Group:
         return make
 
     def keep(
-        self, site: Site, score: ScoreOf, count: int, among: Tensor | None = None, without: Tensor | None = None
+        self,
+        layer: PrunableLayer,
+        score: ScoreOf,
+        count: int,
+        among: Tensor | None = None,
+        without: Tensor | None = None,
     ) -> Tensor:
-        """Mask of the `count` best of a site by score; those `among` come first, those in `without` last.
+        """Mask of the `count` best of a layer by score; those `among` come first, those in `without` last.
 
-        Extras speak when it is settled what stays, not when something is grown beside it.
+        Extras adjust scores when choosing survivors, not when growing.
         """
         extras = self.extras if without is None else ()
-        return keep_largest(self.scored(site, score, among, without, extras), count, shards=site.shards)
+        return keep_largest(self.scored(layer, score, among, without, extras), count, shards=layer.shards)
 
     def counts(self, score: ScoreOf, budget: int) -> list[int]:
-        """How many weights stay in each site.
+        """How many weights stay in each layer.
 
-        "global" compares the method's score over all sites and "lamp" the LAMP score of the active weights, active ones
-        first in both; the other distributions follow from the shapes.
+        "global" compares the method's score over all layers and "lamp" the LAMP score of the active weights, active
+        ones first in both; the other distributions follow from the shapes.
         """
-        sizes = [site.numel for site in self.sites]
+        sizes = [layer.numel for layer in self.layers]
         if self.method.distribution == "lamp":
             score = lamp_score
         elif self.method.distribution != "global":
-            return budgets.layer_counts([site.shape for site in self.sites], budget, self.method.distribution)
-        costs = [site.cost for site in self.sites]
+            return budgets.layer_counts([layer.shape for layer in self.layers], budget, self.method.distribution)
+        costs = [layer.cost for layer in self.layers]
         macs = self.method.budget == "macs"
-        active = [site.kept() for site in self.sites]
+        active = [layer.kept() for layer in self.layers]
         reachable = min(budget, sum(a * c for a, c in zip(active, costs)))
 
-        def per_cost(site: Site) -> Tensor:
-            return score(site) / site.cost if macs else score(site)
+        def per_cost(layer: PrunableLayer) -> Tensor:
+            return score(layer) / layer.cost if macs else score(layer)
 
-        wide = any(site.weight.dtype == torch.float64 for site in self.sites)
-        among = [site.mask if n < size else None for site, n, size in zip(self.sites, active, sizes)]
-        cut = select([self.scored(site, per_cost, kept) for site, kept in zip(self.sites, among)], reachable, costs,
-                     [site.shards for site in self.sites], torch.float64 if wide else torch.float32)  # fmt: skip
+        wide = any(layer.weight.dtype == torch.float64 for layer in self.layers)
+        among = [layer.mask if n < size else None for layer, n, size in zip(self.layers, active, sizes)]
+        cut = select([self.scored(layer, per_cost, kept) for layer, kept in zip(self.layers, among)], reachable, costs,
+                     [layer.shards for layer in self.layers], torch.float64 if wide else torch.float32)  # fmt: skip
         counts = cut.counts
         if reachable < budget:  # fewer are active than may stay: the rest is shared out over what is free
             free = [n - c for n, c in zip(sizes, counts)]
@@ -170,18 +178,18 @@ class Group:
 
     def own_precision(self) -> torch.autocast:
         """That of the weights, where a user steps within autocast: scores and decompositions are not for half of it."""
-        return torch.autocast(self.sites[0].weight.device.type, enabled=False)
+        return torch.autocast(self.layers[0].weight.device.type, enabled=False)
 
     def _forget(self) -> None:
-        for site in self.sites:
-            site.scratch = None
+        for layer in self.layers:
+            layer.scratch = None
 
     def _reserve(self) -> None:
-        for site in self.sites:
-            site.seed, site.step, site.reserved = self.seed, self.step, None
+        for layer in self.layers:
+            layer.seed, layer.step, layer.reserved = self.seed, self.step, None
         for extra in self.extras:
-            for site, mask in extra.reserve(self).items():
-                site.reserved = mask if site.reserved is None else site.reserved | mask
+            for layer, mask in extra.reserve(self).items():
+                layer.reserved = mask if layer.reserved is None else layer.reserved | mask
 
     def start(self) -> None:
         """Masks at attach."""
@@ -200,15 +208,15 @@ class Group:
         """Cut the smallest weights at once so that the final budget holds."""
         self.method.before_projection(self)
 
-        def magnitude(site: Site) -> Tensor:
-            return site.weight.abs()
+        def magnitude(layer: PrunableLayer) -> Tensor:
+            return layer.weight.abs()
 
-        for site, count in zip(self.sites, self.counts(magnitude, self.final)):
-            site.mask.copy_(self.keep(site, magnitude, count, among=site.mask))
+        for layer, count in zip(self.layers, self.counts(magnitude, self.final)):
+            layer.mask.copy_(self.keep(layer, magnitude, count, among=layer.mask))
         self.budget = self.final
 
 
-def lamp_score(site: Site) -> Tensor:
-    """LAMP scores of a site's active weights (of the latents of a latent method), over all ranks that share it."""
-    active = torch.where(site.mask, site.value, 0.0)
-    return site.part(budgets.lamp_scores(site.whole(active)))
+def lamp_score(layer: PrunableLayer) -> Tensor:
+    """LAMP scores of a layer's active weights (of the latents of a latent method), over all ranks that share it."""
+    active = torch.where(layer.mask, layer.value, 0.0)
+    return layer.part(budgets.lamp_scores(layer.whole(active)))

@@ -7,35 +7,35 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from .layer import Site, seeded
+from .layer import PrunableLayer, seeded
 
 GrowInit = Literal["zero", "gradient", "random", "original"]
 GROW_INITS: tuple[str, ...] = get_args(GrowInit)
 _SMALL = 0.1  # of the root mean square of a layer's active weights
 
 
-def initial_values(site: Site, how: str) -> Tensor:
-    """What a weight of this site starts at when it is grown.
+def initial_values(layer: PrunableLayer, how: str) -> Tensor:
+    """What a weight of this layer starts at when it is grown.
 
     gradient: one step of plain gradient descent, -lr · g. random: normal numbers with a tenth of the active weights'
     root mean square. original: the value that the weight had at attach.
     """
     if how == "gradient":
-        return site.grad * -site.lr
+        return layer.grad * -layer.lr
     if how == "original":
-        return site.state["original"]
-    total = site.weight.masked_fill(~site.mask, 0.0).square().sum()
-    rms = ((site.shards.sum(total) if site.shards else total) / max(site.kept(), 1)).sqrt()
-    numbers = torch.randn(site.shape, generator=seeded(site.seed, site.step, f"{site.key}/grown"))
-    return site.part(numbers).to(site.weight) * rms * _SMALL
+        return layer.state["original"]
+    total = layer.weight.masked_fill(~layer.mask, 0.0).square().sum()
+    rms = ((layer.shards.sum(total) if layer.shards else total) / max(layer.kept(), 1)).sqrt()
+    numbers = torch.randn(layer.shape, generator=seeded(layer.seed, layer.step, f"{layer.key}/grown"))
+    return layer.part(numbers).to(layer.weight) * rms * _SMALL
 
 
-def idle(site: Site) -> Tensor:
+def idle(layer: PrunableLayer) -> Tensor:
     """Active weights that are exactly 0."""
-    return site.mask & (site.weight == 0)
+    return layer.mask & (layer.weight == 0)
 
 
-def explore(site: Site) -> None:
+def explore(layer: PrunableLayer) -> None:
     """Remember what is active now as explored, where that is kept at all."""
-    if "explored" in site.state:
-        site.state["explored"].logical_or_(site.mask)
+    if "explored" in layer.state:
+        layer.state["explored"].logical_or_(layer.mask)

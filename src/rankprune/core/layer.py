@@ -33,7 +33,7 @@ def seeded(seed: int, step: int, name: str) -> torch.Generator:
 
 
 @dataclass(eq=False)
-class Site:
+class PrunableLayer:
     """A weight with its mask. The parameter is looked up at use, so that whoever replaces it is followed."""
 
     name: str  # as in named_parameters()
@@ -112,7 +112,7 @@ class Site:
         local(self.parameter.grad).add_(term if self.grad_scale is None else term * self.grad_scale.to(term))
 
     def count(self, mask: Tensor) -> int:
-        """True entries of a mask of this site, over all ranks that share it."""
+        """True entries of a mask of this layer, over all ranks that share it."""
         count = torch.count_nonzero(mask)
         return int(self.shards.sum(count) if self.shards else count)
 
@@ -120,7 +120,7 @@ class Site:
         return self.count(self.mask)
 
     def tensors(self) -> list[Tensor]:
-        """Everything that belongs to this site and must not be written over."""
+        """Everything that belongs to this layer and must not be written over."""
         grad = self.parameter.grad
         held = [self.weight, *(v for v in self.state.values() if isinstance(v, Tensor))]
         return held if grad is None else [*held, local(grad)]
@@ -166,13 +166,13 @@ class Site:
                 self.state[key] = value.to(weight.device, weight.dtype if same else value.dtype)
 
     @torch.no_grad()
-    def hide_all(self) -> None:
+    def apply_mask_to_weight_and_state(self) -> None:
         """Exact zeros outside the mask, in the weight and in the optimizer's state."""
-        self.hide(self.weight)
+        self.apply_mask(self.weight)
         self.clear_state(self.mask)
 
     @torch.no_grad()
-    def hide(self, tensor: Tensor) -> None:
+    def apply_mask(self, tensor: Tensor) -> None:
         """Write exact zeros, in place, outside the mask: a NaN there is gone as well."""
         if self.mask.device != tensor.device:
             self.mask = self.mask.to(tensor.device)

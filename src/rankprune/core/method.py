@@ -16,7 +16,7 @@ from torch import Tensor
 from . import budget as budgets
 from .group import Extra, Group
 from .growth import GROW_INITS, GrowInit, explore, idle, initial_values
-from .layer import Site
+from .layer import PrunableLayer
 from .plan import Gradual, Periodic
 from .registry import MethodInfo, list_methods, method_info, register
 from .schedules import Value, cosine, value_at
@@ -31,8 +31,8 @@ __all__ = [
     "Method",
     "MethodInfo",
     "Periodic",
+    "PrunableLayer",
     "Score",
-    "Site",
     "list_methods",
     "method_info",
     "register",
@@ -41,10 +41,9 @@ __all__ = [
 
 @dataclass
 class Method:
-    """Base of all methods: hyper-parameters are dataclass fields, state lives in the sites."""
+    """Base of all methods: hyper-parameters are dataclass fields, state lives in the layers."""
 
     info: ClassVar[MethodInfo]
-    instead: ClassVar[bool] = False  # the mask update replaces that optimizer step (RigL, RPG), or follows it
     dense_state: ClassVar[bool] = False  # gradients and optimizer state stay dense at every step (SNFS)
     takes_zeros: ClassVar[bool] = False  # without a sparsity it keeps the zeros that it finds
     cost: ClassVar[str] = "f"  # of an ordinary step as a share of a dense one, f that of a sparse forward pass
@@ -61,8 +60,9 @@ class Method:
         """This method with the settings that follow from the number of steps filled in."""
         return self
 
-    def replaces_step(self) -> bool:
-        return self.instead
+    def replaces_optimizer_step(self) -> bool:
+        """Whether a mask update takes the place of the optimizer step it falls on (RigL, RPG), or follows it."""
+        return False
 
     def final_budget(self, group: Group) -> int:
         """The budget at the end, in weights (or MACs); called before `start`."""
@@ -102,10 +102,10 @@ class Method:
         """Call `before_step` every so many steps; 0: never."""
         return 0
 
-    def before_step(self, sites: Sequence[Site], group: Group, step: int) -> None:
-        """Just before optimizer step `step` (from 1) is taken: `Site.add_gradient` adds to the gradient it follows."""
+    def before_step(self, layers: Sequence[PrunableLayer], group: Group, step: int) -> None:
+        """Called before optimizer step `step` (from 1); `layer.add_gradient` adds to the gradient it will follow."""
 
-    def after_step(self, site: Site, group: Group) -> None:
+    def after_step(self, layer: PrunableLayer, group: Group) -> None:
         """Just after an optimizer step was taken, before the mask is applied: the weight may be changed in place."""
 
 
@@ -115,8 +115,8 @@ class Score(Method):
 
     at_once: ClassVar[bool] = True  # may be used by `prune`, without training: pruned at the start if no update fits
 
-    def score(self, site: Site) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} needs a score(site)")
+    def score(self, layer: PrunableLayer) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} needs a score(layer)")
 
     def start(self, group: Group) -> None:
         if not group.updates():
@@ -132,8 +132,8 @@ class Score(Method):
     def cut_to(self, group: Group, budget: int) -> None:
         """Keep the best of the active weights, by score, that fit into the budget."""
         group.budget = budget
-        for site, count in zip(group.sites, group.counts(self.score, budget)):
-            site.mask.copy_(group.keep(site, self.score, count, among=site.mask))
+        for layer, count in zip(group.layers, group.counts(self.score, budget)):
+            layer.mask.copy_(group.keep(layer, self.score, count, among=layer.mask))
 
 
 @dataclass
@@ -171,20 +171,20 @@ class DropGrow(Periodic, Method):
 
     def shortest_period(self) -> int:
         """An update that takes the place of an optimizer step must leave enough of them to train the weights."""
-        if not self.replaces_step():
+        if not self.replaces_optimizer_step():
             return 1
         return 2 if isinstance(self, Gradual) else 5  # a budget that falls needs the updates more
 
-    def drop_score(self, site: Site) -> Tensor:
-        return site.weight.abs() if self.drop == "magnitude" else relative_importance(site)
+    def drop_score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs() if self.drop == "magnitude" else relative_importance(layer)
 
-    def grow_score(self, site: Site) -> Tensor:
-        raise NotImplementedError(f"{type(self).__name__} needs a grow_score(site)")
+    def grow_score(self, layer: PrunableLayer) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} needs a grow_score(layer)")
 
-    def growth_key(self, site: Site) -> Tensor:
+    def growth_key(self, layer: PrunableLayer) -> Tensor:
         """What growth is ranked by: the score, or a key whose largest are a draw without replacement by the score."""
-        score = self.grow_score(site)
-        return score if self.growth == "top" else score / -site.random().to(score).log()  # Efraimidis & Spirakis 2006
+        score = self.grow_score(layer)
+        return score if self.growth == "top" else score / -layer.random().to(score).log()  # Efraimidis & Spirakis 2006
 
     def fraction(self, group: Group) -> float:
         """Share of a layer to exchange: cosine-annealed from `grow` to 0 at the end of updates."""
@@ -193,72 +193,72 @@ class DropGrow(Periodic, Method):
     def layer_counts(self, group: Group) -> list[int]:
         """What each layer has after the update: unchanged, or for a `Gradual` method what drop scores over all say."""
         if not isinstance(self, Gradual):
-            return [site.kept() for site in group.sites]
+            return [layer.kept() for layer in group.layers]
         group.budget = self.scheduled(group)
         return group.counts(self.drop_score, group.budget)
 
     def start(self, group: Group) -> None:
         """A random mask with the final budget."""
         group.budget = group.final
-        for site, count in zip(group.sites, group.counts(Site.random, group.budget)):
-            site.mask.copy_(group.keep(site, Site.random, count))
+        for layer, count in zip(group.layers, group.counts(PrunableLayer.random, group.budget)):
+            layer.mask.copy_(group.keep(layer, PrunableLayer.random, count))
 
     def run_start(self, group: Group) -> None:
         if self.grow_init == "original":
-            for site in group.sites:
-                site.state["original"] = site.weight.clone()
+            for layer in group.layers:
+                layer.state["original"] = layer.weight.clone()
         super().run_start(group)
         if group.spent() < group.total:  # from a dense start all weights are explored
-            for site in group.sites:
-                site.state["explored"] = site.mask.clone()
+            for layer in group.layers:
+                layer.state["explored"] = layer.mask.clone()
 
     def run_update(self, group: Group) -> None:
-        before = [] if self.grow_init == "zero" else [idle(site) for site in group.sites]
-        for site in group.sites:
-            explore(site)  # masks may have been set by hand since the last update
+        before = [] if self.grow_init == "zero" else [idle(layer) for layer in group.layers]
+        for layer in group.layers:
+            explore(layer)  # masks may have been set by hand since the last update
         super().run_update(group)
-        for site in group.sites:
-            explore(site)
-        for site, stayed in zip(group.sites, before):
-            grown = idle(site) & ~stayed
-            site.weight.copy_(torch.where(grown, initial_values(site, self.grow_init), site.weight))
+        for layer in group.layers:
+            explore(layer)
+        for layer, stayed in zip(group.layers, before):
+            grown = idle(layer) & ~stayed
+            layer.weight.copy_(torch.where(grown, initial_values(layer, self.grow_init), layer.weight))
 
-    def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
+    def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
         """The part of a layer that certainly stays."""
-        return group.keep(site, self.drop_score, count - int(count * self.fraction(group)), among=site.mask)
+        return group.keep(layer, self.drop_score, count - int(count * self.fraction(group)), among=layer.mask)
 
     def update(self, group: Group) -> None:
-        for site, count in zip(group.sites, self.layer_counts(group)):
-            if count < site.kept():
-                site.mask.copy_(group.keep(site, self.drop_score, count, among=site.mask))
-                site.hide(site.weight)  # what falls out here restarts from 0, even if it is grown at once
-            site.mask.copy_(self.kept_of(group, site, count))
+        for layer, count in zip(group.layers, self.layer_counts(group)):
+            if count < layer.kept():
+                layer.mask.copy_(group.keep(layer, self.drop_score, count, among=layer.mask))
+                layer.apply_mask(layer.weight)  # what falls out here restarts from 0, even if it is grown at once
+            layer.mask.copy_(self.kept_of(group, layer, count))
             if self.restarts:
-                site.hide_all()
-            site.mask.logical_or_(group.keep(site, self.growth_key, count - site.kept(), without=site.mask))
+                layer.apply_mask_to_weight_and_state()
+            layer.mask.logical_or_(group.keep(layer, self.growth_key, count - layer.kept(), without=layer.mask))
 
 
-def relative_importance(site: Site) -> Tensor:
+def relative_importance(layer: PrunableLayer) -> Tensor:
     """|w| as a share of its row's sum plus as a share of its column's: the last weights of a neuron score high."""
-    size = site.weight.abs()
+    size = layer.weight.abs()
     rows = size.sum(dim=tuple(range(1, size.dim())), keepdim=True)
     columns = size.sum(dim=(0, *range(2, size.dim())), keepdim=True)
-    if site.shards:
-        columns = site.shards.sum(columns)
+    if layer.shards:
+        columns = layer.shards.sum(columns)
     tiny = torch.finfo(size.dtype).tiny  # an empty row is 0 / tiny = 0
     return size / rows.clamp_min(tiny) + size / columns.clamp_min(tiny)
 
 
 @dataclass
 class Masked(Method):
-    """Full control: return a mask for each site."""
+    """Full control: return a mask for each layer."""
 
     def masks(self, group: Group) -> Sequence[Tensor]:
         raise NotImplementedError(f"{type(self).__name__} needs masks(group)")
 
     def update(self, group: Group) -> None:
-        for site, mask in zip(group.sites, self.masks(group)):
-            site.mask.copy_(mask)
+        for layer, mask in zip(group.layers, self.masks(group)):
+            layer.mask.copy_(mask)
         group.budget = group.spent()
 
 
@@ -266,7 +266,7 @@ class Masked(Method):
 class Latent(Method):
     """The optimizer trains a dense latent; the weight holds its sparse image through forward and backward.
 
-    The latent lives in `site.state["latent"]`. By default the image is the latent under a mask of its largest entries,
+    The latent lives in `layer.state["latent"]`. By default the image is the latent under a mask of its largest entries,
     chosen at every step along the schedule, and the gradient passes straight through.
     """
 
@@ -276,30 +276,30 @@ class Latent(Method):
     def updates(self, total_steps: int) -> Sequence[int]:
         return range(1, total_steps + 1)
 
-    def score(self, site: Site) -> Tensor:
-        return site.state["latent"].abs()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.state["latent"].abs()
 
-    def effective(self, site: Site) -> Tensor:
-        """The weight the network sees, zero outside `site.mask`."""
-        return torch.where(site.mask, site.state["latent"], 0.0)
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        """The weight the network sees, zero outside `layer.mask`."""
+        return torch.where(layer.mask, layer.state["latent"], 0.0)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
         """The latent's gradient from the weight's, or from a part of it: linear, and a function of both alone.
 
         It is called as gradients arrive, before they are added up, averaged over processes, unscaled and clipped.
         """
         return grad
 
-    def note_grad(self, site: Site) -> None:
-        """Just before an optimizer step: `site.grad` is the latent's gradient as the step will use it."""
+    def note_grad(self, layer: PrunableLayer) -> None:
+        """Just before an optimizer step: `layer.grad` is the latent's gradient as the step will use it."""
 
     def to_latent(self, weight: Tensor) -> Tensor:
         """The latent whose dense image is this weight."""
         return weight.clone()
 
-    def follow(self, site: Site) -> None:
-        """Start from the site's weight, which someone else has written."""
-        site.state["latent"].copy_(self.to_latent(site.weight))
+    def follow(self, layer: PrunableLayer) -> None:
+        """Start from the layer's weight, which someone else has written."""
+        layer.state["latent"].copy_(self.to_latent(layer.weight))
 
     def scheduled(self, group: Group) -> int:
         return group.final
@@ -310,11 +310,11 @@ class Latent(Method):
     def keep_best(self, group: Group, budget: int) -> None:
         """Masks of the best by score among all latents, within this budget."""
         group.budget = budget
-        for site in group.sites:
-            site.mask.fill_(True)  # a latent that was out may return
-        for site, count in zip(group.sites, group.counts(self.score, group.budget)):
-            site.mask.copy_(group.keep(site, self.score, count))
+        for layer in group.layers:
+            layer.mask.fill_(True)  # a latent that was out may return
+        for layer, count in zip(group.layers, group.counts(self.score, group.budget)):
+            layer.mask.copy_(group.keep(layer, self.score, count))
 
     def start(self, group: Group) -> None:
-        for site in group.sites:
-            site.state["latent"] = self.to_latent(site.weight)
+        for layer in group.layers:
+            layer.state["latent"] = self.to_latent(layer.weight)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .attach import Sources, build_groups, make_report
-from .layer import Site
+from .layer import PrunableLayer
 from .method import Method, Score
 from .registry import method_info
 from .select import keep_largest
@@ -44,12 +44,12 @@ def prune(
     (group,) = groups
     group.final = group.method.final_budget(group)
     group.start()
-    for site in group.sites:
-        site.hide(site.weight)
+    for layer in group.layers:
+        layer.apply_mask(layer.weight)
     report = make_report(groups, left_out)
     for warning in report.warnings:
         warnings.warn(warning, stacklevel=3)
-    idle = report.kept - sum(site.count(site.weight) for site in group.sites)
+    idle = report.kept - sum(layer.count(layer.weight) for layer in group.layers)
     if idle:
         warnings.warn(f"{idle:,} of the {report.kept:,} weights that stay were 0 before: it is sparser", stacklevel=3)
     return report
@@ -65,19 +65,21 @@ def sensitivity(
     """What `evaluate(model)` gives with one layer at a time cut by magnitude; the model is left as it was."""
     groups, _ = build_groups(Sources(model), "magnitude", 0.5, 1, dense, 0, (), {})
     found: dict[str, dict[float, float]] = {}
-    for site in groups[0].sites:
-        found[site.name] = {sparsity: _with_layer_cut(model, site, sparsity, evaluate) for sparsity in sparsities}
+    for layer in groups[0].layers:
+        found[layer.name] = {sparsity: _with_layer_cut(model, layer, sparsity, evaluate) for sparsity in sparsities}
     return found
 
 
-def _with_layer_cut(model: nn.Module, site: Site, sparsity: float, evaluate: Callable[[nn.Module], float]) -> float:
-    before = site.weight.clone()
+def _with_layer_cut(
+    model: nn.Module, layer: PrunableLayer, sparsity: float, evaluate: Callable[[nn.Module], float]
+) -> float:
+    before = layer.weight.clone()
     try:
-        site.mask = keep_largest(before.abs(), max(1, round(site.numel * (1 - sparsity))), shards=site.shards)
-        site.hide(site.weight)
+        layer.mask = keep_largest(before.abs(), max(1, round(layer.numel * (1 - sparsity))), shards=layer.shards)
+        layer.apply_mask(layer.weight)
         return float(evaluate(model))
     finally:
-        site.weight.copy_(before)
+        layer.weight.copy_(before)
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from .layer import Site
+from .layer import PrunableLayer
 
 
 def unwrap(optimizer: Any) -> Optimizer:
@@ -30,20 +30,20 @@ def _inside(optimizer: Any) -> Optimizer | None:
     return next((inner for inner in found if isinstance(inner, Optimizer)), None)
 
 
-def assign(sites: Sequence[Site], optimizers: Sequence[Optimizer]) -> None:
-    """Give each site the optimizer that steps it."""
-    for site in sites:
+def assign(layers: Sequence[PrunableLayer], optimizers: Sequence[Optimizer]) -> None:
+    """Give each layer the optimizer that steps it."""
+    for layer in layers:
         mine = [
             (optimizer, index)
             for optimizer in optimizers
             for index, group in enumerate(optimizer.param_groups)
-            if any(site.parameter is p for p in group["params"])
+            if any(layer.parameter is p for p in group["params"])
         ]
         if len(mine) != 1:
             many = "no optimizer" if not mine else f"{len(mine)} optimizers"
             way_out = "add it, or leave it out with dense=" if not mine else "give it to one of them"
-            raise ValueError(f"{site.name} is in {many}: {way_out}")
-        site.optimizer, site.param_group = mine[0]
+            raise ValueError(f"{layer.name} is in {many}: {way_out}")
+        layer.optimizer, layer.param_group = mine[0]
 
 
 def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:

@@ -56,7 +56,7 @@ def attach(
     wait_asleep_late()
     sources = Sources(model, data, loss_fn, example)
     groups, left_out = build_groups(sources, method, sparsity, total_steps, dense, seed, extras, hyper, include)
-    if refilled := [site.name for group in groups for site in group.sites if site.refills]:
+    if refilled := [layer.name for group in groups for layer in group.layers if layer.refills]:
         warnings.warn(refills(refilled), stacklevel=2)
     optimizers = [unwrap(o) for o in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
     return Sparsifier(optimizers, groups, left_out)
@@ -75,7 +75,7 @@ class Sparsifier(StepHooks):
     @property
     def masks(self) -> dict[str, Tensor]:
         """Bool masks by parameter name; change them through `set_masks`."""
-        return {site.name: site.mask for site in self.sites}
+        return {layer.name: layer.mask for layer in self.layers}
 
     @property
     def step(self) -> int:
@@ -85,7 +85,7 @@ class Sparsifier(StepHooks):
     @property
     def sparsity(self) -> float:
         """Share of the prunable weights that is masked now."""
-        return 1.0 - sum(site.kept() for site in self.sites) / sum(site.numel for site in self.sites)
+        return 1.0 - sum(layer.kept() for layer in self.layers) / sum(layer.numel for layer in self.layers)
 
     @property
     def target(self) -> float:
@@ -103,9 +103,9 @@ class Sparsifier(StepHooks):
 
         Of the weights under methods that start sparse and grow; None where there is none.
         """
-        sites = [site for site in self.sites if "explored" in site.state]
-        active = sum(site.count(site.state["explored"] | site.mask) for site in sites)
-        return active / sum(site.numel for site in sites) if sites else None
+        layers = [layer for layer in self.layers if "explored" in layer.state]
+        active = sum(layer.count(layer.state["explored"] | layer.mask) for layer in layers)
+        return active / sum(layer.numel for layer in layers) if layers else None
 
     @property
     def timetable(self) -> list[Timetable]:
@@ -126,15 +126,15 @@ class Sparsifier(StepHooks):
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
         """Replace masks by name; weights and optimizer state outside them become 0."""
-        sites = {site.key: site for site in self.sites}
+        layers = {layer.key: layer for layer in self.layers}
         for name, mask in masks.items():
-            if canonical(name) not in sites:
+            if canonical(name) not in layers:
                 raise ValueError(f"there is no prunable weight {name!r} to mask: summary() lists them")
-            shape = sites[canonical(name)].mask.shape
+            shape = layers[canonical(name)].mask.shape
             if mask.shape != shape or mask.dtype != torch.bool:
                 raise ValueError(f"the mask of {name} is {mask.dtype} {tuple(mask.shape)}: not bool {tuple(shape)}")
         for name, mask in masks.items():
-            sites[canonical(name)].mask.copy_(mask)
+            layers[canonical(name)].mask.copy_(mask)
         for group in self.groups:
             group.budget = group.spent()
         self._clean()
@@ -142,10 +142,10 @@ class Sparsifier(StepHooks):
     def apply_to(self, other: nn.Module) -> None:
         """Zero another copy of the model (an EMA, say) outside the masks."""
         parameters = {canonical(name): p for name, p in other.named_parameters()}
-        for site in self.sites:
-            if site.key not in parameters or parameters[site.key].shape != site.shape:
-                raise ValueError(f"{site.name} is not the same in the other model: pass a copy of the one attached to")
-            site.hide(local(parameters[site.key].detach()))
+        for layer in self.layers:
+            if layer.key not in parameters or parameters[layer.key].shape != layer.shape:
+                raise ValueError(f"{layer.name} is not the same in the other model: pass a copy of the one attached to")
+            layer.apply_mask(local(parameters[layer.key].detach()))
 
     def state_dict(self) -> dict[str, Any]:
         """Clock, packed masks and the methods' state: plain tensors, numbers and strings."""
@@ -158,9 +158,9 @@ class Sparsifier(StepHooks):
         self._settle()
         self._clock.steps = _checkpoint.unpack(state, self.groups)
         self._dirty = self._restored = True
-        for site, values in self._removed.items():
-            if not self._changed(site):  # the weights were loaded before attach cut them
-                site.weight.copy_(values)
+        for layer, values in self._removed.items():
+            if not self._changed(layer):  # the weights were loaded before attach cut them
+                layer.weight.copy_(values)
         self._removed = {}
 
     def finalize(self, project: bool = False) -> Report:
@@ -200,10 +200,10 @@ class Sparsifier(StepHooks):
                     "so that the average it has found is what is kept"
                 )
         self._clean()
-        for site in self.sites:
-            if not all_finite([site], grads=False):
+        for layer in self.layers:
+            if not all_finite([layer], grads=False):
                 raise ValueError(
-                    f"{site.name} holds a weight that is NaN or infinite at step {self.step}: "
+                    f"{layer.name} holds a weight that is NaN or infinite at step {self.step}: "
                     "go back to a checkpoint from before the training diverged"
                 )
 
@@ -211,7 +211,7 @@ class Sparsifier(StepHooks):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sparsifier:
         """A sparsifier of the copied model and optimizer: deepcopy((model, optimizer, sp)) copies them together."""
-        if any(site.shards for site in self.sites):
+        if any(layer.shards for layer in self.layers):
             raise TypeError("a sparsifier of sharded weights cannot be copied: load its state_dict() into another one")
         self._settle()
         for group in self.groups:  # batches are shared: a loader is not ours to copy

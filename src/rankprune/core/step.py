@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from .averaging import SwitchHook, averages
 from .clock import Clock
 from .gradients import GradientMask, LatentGradient, all_finite
-from .layer import Site
+from .layer import PrunableLayer
 from .method import Extra, Group, Latent, Method
 from .optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped, within_step
 
@@ -27,13 +27,13 @@ class StepHooks:
 
     def __init__(self, optimizers: list[Optimizer], groups: list[Group]) -> None:
         self.optimizers, self.groups = optimizers, groups
-        self.sites = [site for group in groups for site in group.sites]
-        assign(self.sites, optimizers)
-        for site in self.sites:
-            site.follow()
-            hooks = (site.parameter._post_accumulate_grad_hooks or {}).values()
+        self.layers = [layer for group in groups for layer in group.layers]
+        assign(self.layers, optimizers)
+        for layer in self.layers:
+            layer.follow()
+            hooks = (layer.parameter._post_accumulate_grad_hooks or {}).values()
             if any(isinstance(hook, (GradientMask, LatentGradient)) for hook in hooks):
-                raise ValueError(f"{site.name} is attached already: detach() the first sparsifier before a second one")
+                raise ValueError(f"{layer.name} is attached already: detach() the first sparsifier before a second one")
         self._keeps_zeros = {o: keeps_zeros(o) for o in optimizers}
         self._clock = Clock()
         self._dirty = True  # the optimizer's state may be dense: found so at attach, or loaded since
@@ -43,20 +43,20 @@ class StepHooks:
         self._recent: set[Optimizer] = set()  # optimizers that have stepped since a gradient last arrived
         self._together = False  # all of them were seen to step on the gradients of one backward pass
         self._skipped: Tensor | None = None  # its flag, where a fused optimizer decides by itself
-        self._swapped: dict[Site, Latent] = {}  # whose latents are in the weights' place, while an optimizer steps them
+        self._swapped: dict[PrunableLayer, Latent] = {}  # their latents stand in the weights' place
         self._stash: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = {}
-        self._versions: dict[Site, int] = {}  # of the weights after our last look, to see when others write them
-        self._removed: dict[Site, Tensor] = {}  # what attach cut off, until the first step
+        self._versions: dict[PrunableLayer, int] = {}  # of the weights, to notice writes by others
+        self._removed: dict[PrunableLayer, Tensor] = {}  # what attach cut off, until the first step
         self._start()
         self._hooks: list[Any] = []
-        self._gradients: dict[Site, GradientMask | LatentGradient] = {}
+        self._gradients: dict[PrunableLayer, GradientMask | LatentGradient] = {}
         self._register()
 
     def _register(self) -> None:
         for group in self.groups:
-            for site in group.sites:
-                self._gradients[site] = gradient = self._gradient_hook(group, site)
-                self._hooks.append(site.parameter.register_post_accumulate_grad_hook(gradient))
+            for layer in group.layers:
+                self._gradients[layer] = gradient = self._gradient_hook(group, layer)
+                self._hooks.append(layer.parameter.register_post_accumulate_grad_hook(gradient))
                 if isinstance(gradient, LatentGradient):
                     self._hooks.append(gradient)
         for o in self.optimizers:
@@ -69,16 +69,16 @@ class StepHooks:
     @contextmanager
     def _latents_in_place(self, optimizer: Optimizer) -> Iterator[None]:
         """Latents in the weights' place while someone moves them; then what the network sees of them."""
-        mine = [(site, group.method) for group, site in self._of(optimizer) if isinstance(group.method, Latent)]
+        mine = [(layer, group.method) for group, layer in self._of(optimizer) if isinstance(group.method, Latent)]
         with torch.no_grad():
             self._settle()
-            for site, _ in mine:
-                site.weight.copy_(site.state["latent"])
+            for layer, _ in mine:
+                layer.weight.copy_(layer.state["latent"])
             yield
-            for site, method in mine:
-                site.state["latent"].copy_(site.weight)
-                site.weight.copy_(method.effective(site))
-                self._versions[site] = site.parameter._version
+            for layer, method in mine:
+                layer.state["latent"].copy_(layer.weight)
+                layer.weight.copy_(method.effective(layer))
+                self._versions[layer] = layer.parameter._version
 
     def detach(self) -> None:
         """Take the hooks off and leave weights and masks as they are."""
@@ -123,18 +123,18 @@ class StepHooks:
                 parameter.grad = None  # no optimizer touches a parameter without one
             self._stash[optimizer] = held
             return
-        for group, site in self._of(optimizer):
+        for group, layer in self._of(optimizer):
             if isinstance(group.method, Latent):
-                self._gradients[site].run()
-                site.grad_scale = grad_scale(optimizer)
-                group.method.note_grad(site)
-                site.grad_scale = None
-                site.weight.copy_(site.state["latent"])
-                self._swapped[site] = group.method
+                self._gradients[layer].run()
+                layer.grad_scale = grad_scale(optimizer)
+                group.method.note_grad(layer)
+                layer.grad_scale = None
+                layer.weight.copy_(layer.state["latent"])
+                self._swapped[layer] = group.method
             elif group not in self._updating and not group.method.dense_state:
-                self._gradients[site].run()
+                self._gradients[layer].run()
             for extra in group.extras:
-                extra.before_step(site)
+                extra.before_step(layer)
         self._before_step(optimizer)
 
     def _before_step(self, optimizer: Optimizer) -> None:
@@ -143,19 +143,19 @@ class StepHooks:
             every = group.method.before_every()
             if not every or (step := self._clock.steps + 1) % every:
                 continue
-            mine = [site for site in group.sites if site.optimizer is optimizer]
+            mine = [layer for layer in group.layers if layer.optimizer is optimizer]
             with group.own_precision():
-                for site in mine:
-                    site.grad_scale = grad_scale(optimizer)
+                for layer in mine:
+                    layer.grad_scale = grad_scale(optimizer)
                 group.method.before_step(mine, group, step)
-                for site in mine:
-                    site.grad_scale = None
+                for layer in mine:
+                    layer.grad_scale = None
 
     def _begin(self, optimizer: Optimizer) -> None:
         self._removed = {}
-        for site in self.sites:
-            site.follow()
-        if self._dirty or any(self._changed(site) for site in self.sites):
+        for layer in self.layers:
+            layer.follow()
+        if self._dirty or any(self._changed(layer) for layer in self.layers):
             self._clean()
         self._skipped = skipped(optimizer)
         self._updating = [group for group in self.groups if self._due(group)]
@@ -164,7 +164,7 @@ class StepHooks:
                 self._updating = []
             else:
                 self._skipped = None  # looked at: the step is taken
-        early = [group for group in self._updating if group.method.replaces_step()]
+        early = [group for group in self._updating if group.method.replaces_optimizer_step()]
         if early and not self._update(early):
             self._updating = [group for group in self._updating if group not in early]
 
@@ -175,17 +175,17 @@ class StepHooks:
             return
         for parameter, grad in self._stash.pop(optimizer, []):
             parameter.grad = grad
-        for group, site in [] if self._replaced() else self._of(optimizer):
-            self._after_step(group, site, skipped(optimizer))
+        for group, layer in [] if self._replaced() else self._of(optimizer):
+            self._after_step(group, layer, skipped(optimizer))
             if isinstance(group.method, Latent):
-                site.state["latent"].copy_(site.weight)
-                self._swapped.pop(site, None)
+                layer.state["latent"].copy_(layer.weight)
+                self._swapped.pop(layer, None)
                 if len(self._stepped) + 1 < len(self.optimizers):  # the network may be run before the others step
-                    site.weight.copy_(group.method.effective(site))
+                    layer.weight.copy_(group.method.effective(layer))
             elif group.method.dense_state:
-                site.hide(site.weight)
+                layer.apply_mask(layer.weight)
             elif group in self._updating or not self._keeps_zeros[optimizer]:
-                site.hide_all()
+                layer.apply_mask_to_weight_and_state()
         if not self._replaced():
             self._after_step_dense(optimizer, skipped(optimizer))
         self._stepped.append(optimizer)
@@ -194,23 +194,23 @@ class StepHooks:
         if len(self._stepped) == len(self.optimizers):
             self._finish()
 
-    def _after_step(self, group: Group, site: Site, flag: Tensor | None) -> None:
+    def _after_step(self, group: Group, layer: PrunableLayer, flag: Tensor | None) -> None:
         """What the method and the extras do to a weight that was stepped; undone, by a flag nobody reads, if not."""
         calls = [e.after_step for e in group.extras if type(e).after_step is not Extra.after_step]
         own = type(group.method).after_step is not Method.after_step
-        before = site.weight.clone() if flag is not None and (own or calls) else None
+        before = layer.weight.clone() if flag is not None and (own or calls) else None
         if own:
-            group.method.after_step(site, group)
+            group.method.after_step(layer, group)
         for call in calls:
-            call(site)
+            call(layer)
         if flag is not None and before is not None:
-            site.weight.copy_(torch.where(flag.to(before.device) != 0, before, site.weight))
+            layer.weight.copy_(torch.where(flag.to(before.device) != 0, before, layer.weight))
 
     def _after_step_dense(self, optimizer: Optimizer, flag: Tensor | None) -> None:
         """What extras do to the parameters of this optimizer that are not pruned: one extra of a kind is enough."""
         extras = {type(e): e for group in reversed(self.groups) for e in group.extras}
         calls = [e.after_step_dense for e in extras.values() if type(e).after_step_dense is not Extra.after_step_dense]
-        pruned = {site.parameter for site in self.sites} if calls else set()
+        pruned = {layer.parameter for layer in self.layers} if calls else set()
         for settings in optimizer.param_groups if calls else ():
             for parameter in settings["params"]:
                 if parameter in pruned or parameter.grad is None:
@@ -223,13 +223,13 @@ class StepHooks:
 
     def _finish(self) -> None:
         self._stepped = []
-        late = [group for group in self._updating if not group.method.replaces_step()]
+        late = [group for group in self._updating if not group.method.replaces_optimizer_step()]
         if late:
             self._update(late)
         for group in self.groups:
             if isinstance(group.method, Latent):
-                for site in group.sites:
-                    site.weight.copy_(group.method.effective(site))
+                for layer in group.layers:
+                    layer.weight.copy_(group.method.effective(layer))
         self._updating = []
         self._clock.tick(self._skipped)
         self._look()
@@ -237,16 +237,16 @@ class StepHooks:
     @torch.no_grad()
     def _settle(self) -> None:
         """End the step under way, as the optimizers that have not taken part sit it out, or one of them failed."""
-        for site, method in self._swapped.items():
-            site.weight.copy_(method.effective(site))
-            self._versions[site] = site.parameter._version
+        for layer, method in self._swapped.items():
+            layer.weight.copy_(method.effective(layer))
+            self._versions[layer] = layer.parameter._version
         self._swapped = {}
         if self._stepped:
             self._finish()
 
     def _update(self, groups: list[Group]) -> bool:
         """Let the methods move their masks; False, with the old masks, where a weight or gradient is not finite."""
-        if not all_finite([site for group in groups for site in group.sites]):
+        if not all_finite([layer for group in groups for layer in group.layers]):
             if not groups[0].retry:
                 log.warning("step %d: a weight or gradient is not finite, the mask update waits", self._clock.steps + 1)
             for group in groups:
@@ -255,16 +255,16 @@ class StepHooks:
         for group in groups:
             group.retry = False
             group.step = self._clock.steps + 1
-            for site in group.sites:  # an optimizer that has stepped has unscaled its gradients already
-                site.grad_scale = grad_scale(site.optimizer) if group.method.replaces_step() else None
+            for layer in group.layers:  # an optimizer that has stepped has unscaled its gradients already
+                layer.grad_scale = grad_scale(layer.optimizer) if group.method.replaces_optimizer_step() else None
             group.run_update()
-            for site in group.sites:
-                site.grad_scale = None
-                self._hide(group, site)
+            for layer in group.layers:
+                layer.grad_scale = None
+                self._hide(group, layer)
         return True
 
     def _optimizer_loaded(self, optimizer: Optimizer) -> None:
-        disown_state(optimizer, [site.parameter for _, site in self._of(optimizer)])
+        disown_state(optimizer, [layer.parameter for _, layer in self._of(optimizer)])
         self._dirty = True
 
     # -- helpers ----------------------------------------------------------------------------------------------------
@@ -273,10 +273,10 @@ class StepHooks:
         """Whether the next step (or one of several) moves this group's masks."""
         return group.retry or self._clock.due(group.updates(), within)
 
-    def _gradient_hook(self, group: Group, site: Site) -> GradientMask | LatentGradient:
+    def _gradient_hook(self, group: Group, layer: PrunableLayer) -> GradientMask | LatentGradient:
         if isinstance(group.method, Latent):
-            return LatentGradient(site, group.method, self._recent.clear)
-        return GradientMask(site, lambda: self._wants_dense(group))
+            return LatentGradient(layer, group.method, self._recent.clear)
+        return GradientMask(layer, lambda: self._wants_dense(group))
 
     def _wants_dense(self, group: Group) -> bool:
         """Whether the step that a gradient arrives for needs this group's dense.
@@ -289,56 +289,56 @@ class StepHooks:
 
     def _replaced(self) -> bool:
         """Whether a mask update stands in for the optimizer step that is under way."""
-        return any(group.method.replaces_step() for group in self._updating)
+        return any(group.method.replaces_optimizer_step() for group in self._updating)
 
-    def _of(self, optimizer: Optimizer) -> list[tuple[Group, Site]]:
-        return [(group, site) for group in self.groups for site in group.sites if site.optimizer is optimizer]
+    def _of(self, optimizer: Optimizer) -> list[tuple[Group, PrunableLayer]]:
+        return [(group, layer) for group in self.groups for layer in group.layers if layer.optimizer is optimizer]
 
-    def _hide(self, group: Group, site: Site) -> None:
+    def _hide(self, group: Group, layer: PrunableLayer) -> None:
         """Zeros outside the mask, as far as the method wants them there."""
         if group.method.dense_state:
-            site.hide(site.weight)
+            layer.apply_mask(layer.weight)
         elif not isinstance(group.method, Latent):
-            site.hide_all()
+            layer.apply_mask_to_weight_and_state()
 
-    def _changed(self, site: Site) -> bool:
+    def _changed(self, layer: PrunableLayer) -> bool:
         """Whether someone else wrote this weight since we last looked: a checkpoint was loaded, say."""
-        return self._versions[site] != site.parameter._version
+        return self._versions[layer] != layer.parameter._version
 
     def _look(self) -> None:
-        self._versions = {site: site.parameter._version for site in self.sites}
+        self._versions = {layer: layer.parameter._version for layer in self.layers}
 
     @torch.no_grad()
     def _clean(self) -> None:
         """Zeros outside the masks again, after others wrote weights or optimizer state."""
         for group in self.groups:
-            for site in group.sites:
+            for layer in group.layers:
                 if isinstance(group.method, Latent):
-                    self._follow(group.method, site)
+                    self._follow(group.method, layer)
                 else:
-                    self._hide(group, site)
+                    self._hide(group, layer)
         self._dirty = self._restored = False
         self._look()
 
-    def _follow(self, method: Latent, site: Site) -> None:
+    def _follow(self, method: Latent, layer: PrunableLayer) -> None:
         """Start from weights loaded without a state of ours; swapped out and back they are the image still."""
-        if self._changed(site) and not self._restored and not torch.equal(site.weight, method.effective(site)):
-            method.follow(site)
-        site.hide(site.weight)
+        if self._changed(layer) and not self._restored and not torch.equal(layer.weight, method.effective(layer)):
+            method.follow(layer)
+        layer.apply_mask(layer.weight)
 
     @torch.no_grad()
     def _start(self) -> None:
-        before = {site: site.weight.clone() for site in self.sites}  # a start may change weights as well as masks
+        before = {layer: layer.weight.clone() for layer in self.layers}  # a start may change weights as well as masks
         try:
             for group in self.groups:
                 group.budget, group.optimizers = group.total, self.optimizers
                 group.final = group.method.final_budget(group)
                 group.start()
-                for site in group.sites:
-                    site.hide(site.weight)
+                for layer in group.layers:
+                    layer.apply_mask(layer.weight)
         except BaseException:  # a method's data or loss failed: the groups before it are given their weights back
-            for site, values in before.items():
-                site.weight.copy_(values)
+            for layer, values in before.items():
+                layer.weight.copy_(values)
             raise
-        self._removed = {site: values for site, values in before.items() if not torch.equal(values, site.weight)}
+        self._removed = {layer: values for layer, values in before.items() if not torch.equal(values, layer.weight)}
         self._look()

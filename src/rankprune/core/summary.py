@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerCount:
     name: str
     shape: tuple[int, ...]
     total: int
@@ -31,7 +31,7 @@ class Layer:
 class Report:
     """Counts per layer; prints as a table."""
 
-    layers: Sequence[Layer]
+    layers: Sequence[LayerCount]
     left_out: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
     parameters: int = 0  # of the whole model, biases and norms among them

@@ -9,11 +9,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rankprune.core.method import DropGrow, Extra, Group, Method, Site
+from rankprune.core.method import DropGrow, Extra, Group, Method, PrunableLayer
 from rankprune.core.schedules import check_share
 from rankprune.core.select import keep_largest, select
 
-_OUT = -1  # in a site's state: not in the mask. Else the number of updates through which it is still held.
+_OUT = -1  # in a layer's state: not in the mask. Else the number of updates through which it is still held.
 
 
 @dataclass
@@ -38,18 +38,18 @@ class Grace(Extra):
         if not isinstance(method, DropGrow):
             raise ValueError(f"grace holds what is grown and {method.info.name} grows nothing: use one such as rpg")
 
-    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
-        for site in group.sites:
-            left = site.state.get("grace")
+    def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
+        for layer in group.layers:
+            left = layer.state.get("grace")
             if left is None:
-                left = torch.zeros_like(site.mask, dtype=torch.int8)
-            born = site.mask & (left == _OUT)
+                left = torch.zeros_like(layer.mask, dtype=torch.int8)
+            born = layer.mask & (left == _OUT)
             left = torch.where(born, self.updates, (left - 1).clamp_min(0))
-            site.state["grace"] = torch.where(site.mask, left, _OUT).to(torch.int8)
-        held = {site: site.state["grace"] > 0 for site in group.sites}
-        limit = int(self.most * sum(site.kept() for site in group.sites))
-        if sum(site.count(mask) for site, mask in held.items()) <= limit:
+            layer.state["grace"] = torch.where(layer.mask, left, _OUT).to(torch.int8)
+        held = {layer: layer.state["grace"] > 0 for layer in group.layers}
+        limit = int(self.most * sum(layer.kept() for layer in group.layers))
+        if sum(layer.count(mask) for layer, mask in held.items()) <= limit:
             return held
-        sizes = [torch.where(mask, site.weight.abs().float(), -torch.inf) for site, mask in held.items()]
-        counts = select(sizes, limit, shards=[site.shards for site in held]).counts
-        return {site: keep_largest(size, n, site.shards) for site, size, n in zip(held, sizes, counts)}
+        sizes = [torch.where(mask, layer.weight.abs().float(), -torch.inf) for layer, mask in held.items()]
+        counts = select(sizes, limit, shards=[layer.shards for layer in held]).counts
+        return {layer: keep_largest(size, n, layer.shards) for layer, size, n in zip(held, sizes, counts)}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rankprune.core.method import Extra, Site
+from rankprune.core.method import Extra, PrunableLayer
 from rankprune.core.shards import is_sharded, local
 
 LARGEST = 1000.0  # norm of a tensor
@@ -27,11 +27,11 @@ class HAM(Extra):
     alpha: float = 200.0
     beta: float = 1e-3
 
-    def after_step(self, site: Site) -> None:
-        if site.parameter.grad is not None:
-            self.move(site.weight, local(site.parameter.grad), site.lr)
-            square = site.weight.square().sum(dtype=torch.float64)
-            limit(site.weight, site.shards.sum(square) if site.shards else square)
+    def after_step(self, layer: PrunableLayer) -> None:
+        if layer.parameter.grad is not None:
+            self.move(layer.weight, local(layer.parameter.grad), layer.lr)
+            square = layer.weight.square().sum(dtype=torch.float64)
+            limit(layer.weight, layer.shards.sum(square) if layer.shards else square)
 
     def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
         if parameter.dim() >= 2 and parameter.grad is not None:

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Extra, Group, Score, Site
+from rankprune.core.method import Extra, Group, PrunableLayer, Score
 from rankprune.core.schedules import check_every, check_share
 from rankprune.core.select import keep_largest
 
@@ -40,44 +40,44 @@ class RankFloor(Extra):
         check_share("most", self.most)
         check_every(self.every)
 
-    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
-        stale = [s for s in group.sites if "floor" not in s.state or group.step % self.every == 0]
+    def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
+        stale = [s for s in group.layers if "floor" not in s.state or group.step % self.every == 0]
         if stale:
             self._choose(group)
-        return {site: site.part(_as_mask(site)) for site in group.sites}
+        return {layer: layer.part(_as_mask(layer)) for layer in group.layers}
 
     def _choose(self, group: Group) -> None:
-        """The reserved positions of every site, as flat indices in its state."""
-        ranked = {site: site.whole(candidates(site)) for site in group.sites}
-        covers = {site: _COVERS[self.cover](_rows_first(ranked[site], site)) for site in group.sites}
-        counts = {site: int(self.share * int(cover.sum()) + 1e-9) for site, cover in covers.items()}
-        for site, cover in covers.items():
+        """The reserved positions of every layer, as flat indices in its state."""
+        ranked = {layer: layer.whole(candidates(layer)) for layer in group.layers}
+        covers = {layer: _COVERS[self.cover](_rows_first(ranked[layer], layer)) for layer in group.layers}
+        counts = {layer: int(self.share * int(cover.sum()) + 1e-9) for layer, cover in covers.items()}
+        for layer, cover in covers.items():
             # A method that only cuts cannot bring a weight back: the old choice holds where the new one would need to.
-            gone = cover & ~_rows_first(site.whole(site.mask), site)
-            if isinstance(group.method, Score) and "floor" in site.state and bool(gone.any()):
-                covers[site] = _rows_first(_as_mask(site), site)
-                counts[site] = site.state["floor"].numel()  # it is the share already
-        cap = _cap([(count, site.cost) for site, count in counts.items()], self.most * group.final)
-        for site, cover in covers.items():
-            at = _rows_first(cover, site).reshape(-1).nonzero().view(-1)
-            site.state["floor"] = at[keep_largest(ranked[site].reshape(-1)[at], min(counts[site], cap))]
+            gone = cover & ~_rows_first(layer.whole(layer.mask), layer)
+            if isinstance(group.method, Score) and "floor" in layer.state and bool(gone.any()):
+                covers[layer] = _rows_first(_as_mask(layer), layer)
+                counts[layer] = layer.state["floor"].numel()  # it is the share already
+        cap = _cap([(count, layer.cost) for layer, count in counts.items()], self.most * group.final)
+        for layer, cover in covers.items():
+            at = _rows_first(cover, layer).reshape(-1).nonzero().view(-1)
+            layer.state["floor"] = at[keep_largest(ranked[layer].reshape(-1)[at], min(counts[layer], cap))]
 
 
-def candidates(site: Site) -> Tensor:
+def candidates(layer: PrunableLayer) -> Tensor:
     """What a weight is worth to the floor: its magnitude; where it is out and has none, its gradient, always below."""
-    values = site.value.abs()
-    if "latent" in site.state or site.parameter.grad is None or site.kept() == site.numel:
+    values = layer.value.abs()
+    if "latent" in layer.state or layer.parameter.grad is None or layer.kept() == layer.numel:
         return values
-    grads = site.grad.abs()
-    least = -_largest(site, torch.where(site.mask & (values > 0), -values, -torch.inf))
+    grads = layer.grad.abs()
+    least = -_largest(layer, torch.where(layer.mask & (values > 0), -values, -torch.inf))
     least = torch.where(least.isfinite(), least, 1.0)  # 1 where none is active
-    return torch.where(site.mask, values, grads / _largest(site, grads).clamp_min(1e-30) * least * 0.5)
+    return torch.where(layer.mask, values, grads / _largest(layer, grads).clamp_min(1e-30) * least * 0.5)
 
 
-def _largest(site: Site, values: Tensor) -> Tensor:
-    """Over all ranks that share the site, of which one may hold no row."""
+def _largest(layer: PrunableLayer, values: Tensor) -> Tensor:
+    """Over all ranks that share the layer, of which one may hold no row."""
     found = values.max() if values.numel() else values.new_tensor(-torch.inf)
-    return site.shards.max(found) if site.shards else found
+    return layer.shards.max(found) if layer.shards else found
 
 
 def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:
@@ -86,14 +86,14 @@ def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:
     return bisect_right(range(most + 1), limit, key=lambda cap: sum(min(n, cap) * cost for n, cost in wanted)) - 1
 
 
-def _rows_first(tensor: Tensor, site: Site) -> Tensor:
-    return tensor.transpose(0, 1) if site.transposed else tensor
+def _rows_first(tensor: Tensor, layer: PrunableLayer) -> Tensor:
+    return tensor.transpose(0, 1) if layer.transposed else tensor
 
 
-def _as_mask(site: Site) -> Tensor:
-    mask = torch.zeros(site.numel, dtype=torch.bool, device=site.weight.device)
-    mask[site.state["floor"].to(mask.device)] = True
-    return mask.view(site.shape)
+def _as_mask(layer: PrunableLayer) -> Tensor:
+    mask = torch.zeros(layer.numel, dtype=torch.bool, device=layer.weight.device)
+    mask[layer.state["floor"].to(mask.device)] = True
+    return mask.view(layer.shape)
 
 
 def row_cover(values: Tensor) -> Tensor:

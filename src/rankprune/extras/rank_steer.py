@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankprune import rank
-from rankprune.core.method import Extra, Latent, Method, Site
+from rankprune.core.method import Extra, Latent, Method, PrunableLayer
 from rankprune.core.schedules import check_every
 from rankprune.core.shards import local
 
@@ -37,21 +37,21 @@ class RankSteer(Extra):
         if not method.trains_cut:  # its push is a multiple of their gradient
             raise ValueError(f"rank_steer moves cut latents, which {method.info.name} lets rest: use feather, say")
 
-    def before_step(self, site: Site) -> None:
-        if site.parameter.grad is None or (site.step + 1) % self.every or 1 - site.kept() / site.numel < self.above:
+    def before_step(self, layer: PrunableLayer) -> None:
+        if layer.parameter.grad is None or (layer.step + 1) % self.every or 1 - layer.kept() / layer.numel < self.above:
             return
-        grad, cut = local(site.parameter.grad), ~site.mask
-        whole = site.whole(torch.where(site.mask, site.state["latent"], 0.0))
-        push = rank.rank_grad(whole.transpose(0, 1) if site.transposed else whole, self.delta)
-        push = site.part(push.transpose(0, 1) if site.transposed else push)[cut]
+        grad, cut = local(layer.parameter.grad), ~layer.mask
+        whole = layer.whole(torch.where(layer.mask, layer.state["latent"], 0.0))
+        push = rank.rank_grad(whole.transpose(0, 1) if layer.transposed else whole, self.delta)
+        push = layer.part(push.transpose(0, 1) if layer.transposed else push)[cut]
         own = grad[cut]
-        scale = self.kappa * root_mean_square(site, own) / root_mean_square(site, push).clamp_min(1e-30)
+        scale = self.kappa * root_mean_square(layer, own) / root_mean_square(layer, push).clamp_min(1e-30)
         grad[cut] = own + scale * push
 
 
-def root_mean_square(site: Site, values: Tensor) -> Tensor:
-    """Over all ranks that share the site."""
-    if not site.shards:
+def root_mean_square(layer: PrunableLayer, values: Tensor) -> Tensor:
+    """Over all ranks that share the layer."""
+    if not layer.shards:
         return values.square().mean().sqrt()
-    total, count = site.shards.sum(torch.stack([values.square().sum(), values.new_tensor(values.numel())]))
+    total, count = layer.shards.sum(torch.stack([values.square().sum(), values.new_tensor(values.numel())]))
     return (total / count).sqrt()

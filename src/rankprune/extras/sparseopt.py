@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Extra, Site
+from rankprune.core.method import Extra, PrunableLayer
 from rankprune.core.shards import local
 
 
@@ -22,22 +22,22 @@ class SparseOpt(Extra):
 
     name: ClassVar[str] = "sparseopt"
 
-    def before_step(self, site: Site) -> None:
-        if site.parameter.grad is not None:
-            local(site.parameter.grad).mul_(self.scale(site))
+    def before_step(self, layer: PrunableLayer) -> None:
+        if layer.parameter.grad is not None:
+            local(layer.parameter.grad).mul_(self.scale(layer))
 
-    def after_step(self, site: Site) -> None:
-        if site.parameter.grad is not None:
-            local(site.parameter.grad).div_(self.scale(site))
+    def after_step(self, layer: PrunableLayer) -> None:
+        if layer.parameter.grad is not None:
+            local(layer.parameter.grad).div_(self.scale(layer))
 
-    def scale(self, site: Site) -> Tensor:
+    def scale(self, layer: PrunableLayer) -> Tensor:
         """One number a weight: that of its row where it is active, 1 elsewhere."""
-        rows = site.mask.transpose(0, 1) if site.transposed else site.mask
-        density, share = rows.flatten(1).float().mean(1), site.mask.float().mean()  # on the device: none waits
-        if site.shards:  # a row lies whole on one rank, unless the weight is transposed; the layer does not
-            share = site.shards.sum(site.mask.float().sum()) / site.numel
-            if site.transposed:
-                density = site.shards.sum(rows.flatten(1).float().sum(1)) * len(rows) / site.numel
+        rows = layer.mask.transpose(0, 1) if layer.transposed else layer.mask
+        density, share = rows.flatten(1).float().mean(1), layer.mask.float().mean()  # on the device: none waits
+        if layer.shards:  # a row lies whole on one rank, unless the weight is transposed; the layer does not
+            share = layer.shards.sum(layer.mask.float().sum()) / layer.numel
+            if layer.transposed:
+                density = layer.shards.sum(rows.flatten(1).float().sum(1)) * len(rows) / layer.numel
         factor = (density / share.clamp_min(1e-12)).sqrt().view(-1, *[1] * (rows.ndim - 1))
-        factor = factor.transpose(0, 1) if site.transposed else factor
-        return torch.where(site.mask, factor, 1.0).to(site.weight.dtype)
+        factor = factor.transpose(0, 1) if layer.transposed else factor
+        return torch.where(layer.mask, factor, 1.0).to(layer.weight.dtype)

@@ -8,10 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rankprune.core.method import DropGrow, Extra, Group, Method, Site
+from rankprune.core.method import DropGrow, Extra, Group, Method, PrunableLayer
 
 AFTER = (1, 3, 10)  # updates after which a grown weight is looked for
-_OUT = -1  # in a site's state: not in the mask. Else the number of the update that grew the weight; 0: the start.
+_OUT = -1  # in a layer's state: not in the mask. Else the number of the update that grew the weight; 0: the start.
 
 
 class Survival(Extra):
@@ -27,7 +27,7 @@ class Survival(Extra):
         if not isinstance(method, DropGrow):
             raise ValueError(f"survival counts what is grown and {method.info.name} grows nothing: use one such as rpg")
 
-    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
+    def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
         """Called when an update begins: the masks are those that the update before it left."""
         if group.step:
             self.look(group)
@@ -40,16 +40,16 @@ class Survival(Extra):
         last = len(table) - 1  # the update that made the masks as they are; 0: attach
         earlier = [last - n for n in AFTER]
         grown, left = 0, [0] * len(AFTER)
-        for site in group.sites:
-            born = site.state.get("born")
+        for layer in group.layers:
+            born = layer.state.get("born")
             if born is None:
-                born = torch.zeros_like(site.mask, dtype=torch.int32)
-            entered = site.mask & (born == _OUT)
-            born = torch.where(site.mask, torch.where(entered, last, born), _OUT).to(torch.int32)
-            site.state["born"] = born
-            grown += site.count(entered)
+                born = torch.zeros_like(layer.mask, dtype=torch.int32)
+            entered = layer.mask & (born == _OUT)
+            born = torch.where(layer.mask, torch.where(entered, last, born), _OUT).to(torch.int32)
+            layer.state["born"] = born
+            grown += layer.count(entered)
             for i, update in enumerate(earlier):
-                left[i] += site.count(born == update) if update > 0 else 0
+                left[i] += layer.count(born == update) if update > 0 else 0
         table[last, 0] = grown
         for i, update in enumerate(earlier):
             if update > 0:

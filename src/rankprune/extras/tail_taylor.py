@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankprune import rank
-from rankprune.core.method import Extra, Site
+from rankprune.core.method import Extra, PrunableLayer
 
 
 @dataclass
@@ -28,15 +28,15 @@ class TailTaylor(Extra):
         if not 0.0 <= self.mu <= 1.0:
             raise ValueError(f"mu={self.mu!r} is not a share: give a number in [0, 1]")
 
-    def score(self, site: Site, score: Tensor) -> Tensor:
-        whole = site.whole(torch.where(site.mask, site.value, 0.0))
-        matrix = whole.transpose(0, 1) if site.transposed else whole
+    def score(self, layer: PrunableLayer, score: Tensor) -> Tensor:
+        whole = layer.whole(torch.where(layer.mask, layer.value, 0.0))
+        matrix = whole.transpose(0, 1) if layer.transposed else whole
         unit, tail = unit_and_tail(matrix, self.delta)
         energy = (unit * tail).sum()
         if not float(energy):
             return score
         mixed = (1 - self.mu) * unit.square() + (self.mu / energy) * unit * tail
-        return site.part(mixed.transpose(0, 1) if site.transposed else mixed).contiguous()
+        return layer.part(mixed.transpose(0, 1) if layer.transposed else mixed).contiguous()
 
 
 def unit_and_tail(weight: Tensor, delta: float) -> tuple[Tensor, Tensor]:

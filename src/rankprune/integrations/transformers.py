@@ -40,8 +40,8 @@ class SparsityCallback(TrainerCallback):
             given = args.resume_from_checkpoint
             folder = Path(given) if isinstance(given, str) and given != "True" else _folder(args, state)
             restore(self.sparsifier, folder)
-            for site in self.sparsifier.sites:
-                if site.weight.masked_fill(site.mask, 0).count_nonzero():
+            for layer in self.sparsifier.layers:
+                if layer.weight.masked_fill(layer.mask, 0).count_nonzero():
                     raise ValueError(
                         f"the masks in {folder} are not those of the weights that were loaded: "
                         "set args.resume_from_checkpoint to the folder of both"

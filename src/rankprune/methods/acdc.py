@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.schedules import Step, as_step
 
 
@@ -35,15 +35,15 @@ class ACDC(Score):
     def updates(self, total_steps: int) -> Sequence[int]:
         return list(self.phases(total_steps))
 
-    def score(self, site: Site) -> Tensor:
-        return site.weight.abs()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs()
 
     def update(self, group: Group) -> None:
         if list(self.phases(group.total_steps).values())[group.update_number()]:
             return super().update(group)
         group.budget = group.total
-        for site in group.sites:
-            site.mask.fill_(True)
+        for layer in group.layers:
+            layer.mask.fill_(True)
         restart_momentum(group)
 
 

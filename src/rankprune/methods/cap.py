@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Site, register
+from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.methods.shared.elimination import removal_change, removal_costs
 from rankprune.methods.shared.fisher import fisher_blocks
 from rankprune.methods.shared.fisher_surgery import FisherSurgery
@@ -33,19 +33,19 @@ class CAP(FisherSurgery):
     block: int = field(default=192, kw_only=True)
     damping: float = field(default=1e-8, kw_only=True)
 
-    def size(self, site: Site) -> int:
-        return 8 * site.numel * min(self.block, site.numel)
+    def size(self, layer: PrunableLayer) -> int:
+        return 8 * layer.numel * min(self.block, layer.numel)
 
-    def curvature(self, group: Group, masks: Mapping[Site, Tensor]) -> list[Tensor]:
+    def curvature(self, group: Group, masks: Mapping[PrunableLayer, Tensor]) -> list[Tensor]:
         return fisher_blocks(group, masks, self.gradients, self.minibatch, self.block)
 
-    def importance(self, site: Site, curvature: Tensor) -> Tensor:
-        return removal_costs(curvature, site.weight.flatten(), site.mask.flatten(), self.damping)
+    def importance(self, layer: PrunableLayer, curvature: Tensor) -> Tensor:
+        return removal_costs(curvature, layer.weight.flatten(), layer.mask.flatten(), self.damping)
 
-    def score(self, site: Site) -> Tensor:
-        assert site.scratch is not None
-        return site.scratch.clone()  # selection consumes it
+    def score(self, layer: PrunableLayer) -> Tensor:
+        assert layer.scratch is not None
+        return layer.scratch.clone()  # selection consumes it
 
-    def change(self, site: Site, before: Tensor, curvature: Tensor) -> Tensor:
-        cut = (before & ~site.mask).flatten()
-        return removal_change(curvature, site.weight.flatten(), cut, self.damping)
+    def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
+        cut = (before & ~layer.mask).flatten()
+        return removal_change(curvature, layer.weight.flatten(), cut, self.damping)

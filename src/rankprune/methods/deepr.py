@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankprune.core.layer import seeded
-from rankprune.core.method import Group, Method, Site, register
+from rankprune.core.method import Group, Method, PrunableLayer, register
 from rankprune.core.schedules import Step, Value, as_step, value_at
 
 NEWBORN = 1e-12
@@ -41,69 +41,69 @@ class DeepR(Method):
 
     def start(self, group: Group) -> None:
         group.budget = group.final
-        for site, count in zip(group.sites, group.counts(Site.random, group.budget)):
-            site.mask.copy_(group.keep(site, Site.random, count))
-            site.state["sign"] = torch.where(site.weight < 0, -1, 1).to(torch.int8)
-            site.state["count"] = count
+        for layer, count in zip(group.layers, group.counts(PrunableLayer.random, group.budget)):
+            layer.mask.copy_(group.keep(layer, PrunableLayer.random, count))
+            layer.state["sign"] = torch.where(layer.weight < 0, -1, 1).to(torch.int8)
+            layer.state["count"] = count
             if self.soft:
                 # Dormant ones start spread evenly down to the wall, as if they had walked there already; 1 stands for
                 # the wall itself, since how far that is is not known before the first step.
-                spread = torch.rand(site.shape, generator=seeded(site.seed, site.step, f"{site.key}/dormant"))
-                site.state["theta"] = -site.part(spread).to(site.weight)
-                site.state["wall"] = 1.0
+                spread = torch.rand(layer.shape, generator=seeded(layer.seed, layer.step, f"{layer.key}/dormant"))
+                layer.state["theta"] = -layer.part(spread).to(layer.weight)
+                layer.state["wall"] = 1.0
 
     def reached_at(self, group: Group) -> int:
         return super().reached_at(group) if self.soft else 0  # the hard form is exact from the start
 
     def update(self, group: Group) -> None:
-        for site in group.sites:
-            theta = self.walked(site)
+        for layer in group.layers:
+            theta = self.walked(layer)
             if not self.soft:
-                self.rewire(group, site, theta)
+                self.rewire(group, layer, theta)
             elif group.step < self.updates(group.total_steps)[-1]:
-                self.show(site, theta, theta > 0)
+                self.show(layer, theta, theta > 0)
             else:
-                self.show(site, theta, group.keep(site, lambda _: theta.clone(), site.state["count"]))  # noqa: B023
+                self.show(layer, theta, group.keep(layer, lambda _: theta.clone(), layer.state["count"]))  # noqa: B023
         group.budget = group.spent()
 
-    def walked(self, site: Site) -> Tensor:
+    def walked(self, layer: PrunableLayer) -> Tensor:
         """θ after decay and noise: of the active ones, and of the dormant ones too where these walk (soft)."""
-        theta, rate, scale = site.state["sign"] * site.weight, site.lr, value_at(self.noise, site.step)
+        theta, rate, scale = layer.state["sign"] * layer.weight, layer.lr, value_at(self.noise, layer.step)
         theta.sub_(rate * self.l1)
-        wall = self.wall(site, rate, scale) if self.soft else 0.0
+        wall = self.wall(layer, rate, scale) if self.soft else 0.0
         if self.soft:
-            theta = torch.where(site.mask, theta, self._rescaled(site, wall))
+            theta = torch.where(layer.mask, theta, self._rescaled(layer, wall))
         if scale:
-            generator = seeded(site.seed, site.step, f"{site.key}/walk")
-            theta.add_(site.part(torch.randn(site.shape, generator=generator)).to(theta), alpha=rate * scale)
+            generator = seeded(layer.seed, layer.step, f"{layer.key}/walk")
+            theta.add_(layer.part(torch.randn(layer.shape, generator=generator)).to(theta), alpha=rate * scale)
         return theta.clamp_min_(-wall) if self.soft else theta
 
-    def wall(self, site: Site, rate: float, scale: float) -> float:
+    def wall(self, layer: PrunableLayer, rate: float, scale: float) -> float:
         """Where dormant θ are stopped: mass 1/β above 0 (density exp(-βθ), β = l1/T, T = lr σ²/2) and `wall` below."""
-        share = site.state["count"] / site.numel
+        share = layer.state["count"] / layer.numel
         return (1 - share) / share * rate * scale**2 / (2 * self.l1)
 
-    def _rescaled(self, site: Site, wall: float) -> Tensor:
+    def _rescaled(self, layer: PrunableLayer, wall: float) -> Tensor:
         """Dormant θ, moved with the wall, which follows the learning rate and the noise, to stay spread over it."""
-        previous = site.state["wall"]
+        previous = layer.state["wall"]
         if wall <= 0:  # no step and no noise: they rest
-            return site.state["theta"]
-        site.state["wall"] = wall
-        return site.state["theta"] * (wall / previous)
+            return layer.state["theta"]
+        layer.state["wall"] = wall
+        return layer.state["theta"] * (wall / previous)
 
-    def rewire(self, group: Group, site: Site, theta: Tensor) -> None:
+    def rewire(self, group: Group, layer: PrunableLayer, theta: Tensor) -> None:
         """Dormant where θ <= 0; as many wake, anywhere, with their own sign and almost 0."""
-        alive = site.mask & (theta > 0)
-        missing = site.state["count"] - site.count(alive)
-        self.show(site, theta, alive)
+        alive = layer.mask & (theta > 0)
+        missing = layer.state["count"] - layer.count(alive)
+        self.show(layer, theta, alive)
         if missing:
-            site.hide_all()  # one that wakes at once has no momentum left
-            woken = group.keep(site, Site.random, missing, without=alive)
-            self.show(site, theta.masked_fill_(woken, 0.0), alive | woken)
+            layer.apply_mask_to_weight_and_state()  # one that wakes at once has no momentum left
+            woken = group.keep(layer, PrunableLayer.random, missing, without=alive)
+            self.show(layer, theta.masked_fill_(woken, 0.0), alive | woken)
 
-    def show(self, site: Site, theta: Tensor, mask: Tensor) -> None:
-        site.mask.copy_(mask)
-        site.weight.copy_(site.state["sign"] * theta.clamp_min(NEWBORN))
-        site.hide(site.weight)
+    def show(self, layer: PrunableLayer, theta: Tensor, mask: Tensor) -> None:
+        layer.mask.copy_(mask)
+        layer.weight.copy_(layer.state["sign"] * theta.clamp_min(NEWBORN))
+        layer.apply_mask(layer.weight)
         if self.soft:
-            site.state["theta"] = theta
+            layer.state["theta"] = theta

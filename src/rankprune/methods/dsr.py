@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Site, register
+from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.schedules import Step, Value, as_step, value_at
 from rankprune.methods.shared.redistribute import Redistributing
 
@@ -43,21 +43,21 @@ class DSR(Redistributing):
 
     def stay(self, group: Group) -> list[int]:
         threshold = group.state["threshold"]
-        return [site.count(site.mask & (self.drop_score(site) >= threshold)) for site in group.sites]
+        return [layer.count(layer.mask & (self.drop_score(layer) >= threshold)) for layer in group.layers]
 
     def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
         return stay
 
     def room(self, group: Group, stay: Sequence[int]) -> list[int]:
         """What was empty before: the ones just cut do not return, unless nothing else is left."""
-        empty = [site.numel - site.kept() for site in group.sites]
+        empty = [layer.numel - layer.kept() for layer in group.layers]
         return empty if sum(empty) >= group.budget - sum(stay) else super().room(group, stay)
 
-    def grow_score(self, site: Site) -> Tensor:
-        return site.random().sub_(site.mask.float())
+    def grow_score(self, layer: PrunableLayer) -> Tensor:
+        return layer.random().sub_(layer.mask.float())
 
-    def growth_key(self, site: Site) -> Tensor:
-        return self.grow_score(site)  # random already
+    def growth_key(self, layer: PrunableLayer) -> Tensor:
+        return self.grow_score(layer)  # random already
 
     def adapt(self, group: Group, freed: int) -> None:
         aim = value_at(self.grow, group.step) * group.budget

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Site, register
+from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.schedules import Step, as_step, cyclic
 from rankprune.methods.shared.sparse_learning import SparseLearning
 
@@ -61,5 +61,5 @@ class EAST(SparseLearning):
     def fraction(self, group: Group) -> float:
         return 0.0 if self.in_cycles(group) else super().fraction(group)
 
-    def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
-        return super().kept_of(group, site, min(count, site.kept()))
+    def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
+        return super().kept_of(group, layer, min(count, layer.kept()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Site, register
+from rankprune.core.method import PrunableLayer, register
 from rankprune.methods.shared.threshold import Thresholded
 
 
@@ -26,8 +26,8 @@ class Feather(Thresholded):
     p: float = field(default=3.0, kw_only=True)
     theta: float | None = field(default=None, kw_only=True)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        return torch.where(site.mask, grad, grad * self.below())
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
+        return torch.where(layer.mask, grad, grad * self.below())
 
     def below(self) -> float:
         assert self.sparsity is not None

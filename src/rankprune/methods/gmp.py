@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from rankprune.core.method import Gradual, Score, Site, register
+from rankprune.core.method import Gradual, PrunableLayer, Score, register
 
 
 @register("gmp", paper="Zhu & Gupta 2017, arXiv:1710.01878", family="magnitude")
@@ -17,5 +17,5 @@ class GMP(Gradual, Score):
 
     density_schedule: Literal["exponential", "cubic"] = field(default="cubic", kw_only=True)
 
-    def score(self, site: Site) -> Tensor:
-        return site.weight.abs()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from rankprune.core import budget as budgets
-from rankprune.core.method import Gradual, Group, Site, register
+from rankprune.core.method import Gradual, Group, PrunableLayer, register
 from rankprune.core.schedules import Step
 from rankprune.methods.shared.sparse_learning import SparseLearning
 
@@ -42,8 +42,8 @@ class GraNet(Gradual, SparseLearning):
     def start(self, group: Group) -> None:
         if self.budget == "weights" and self.first(group) < group.total:
             group.budget = self.first(group)
-            for site, count in zip(group.sites, budgets.layer_counts([s.shape for s in group.sites], group.budget)):
-                site.mask.copy_(group.keep(site, Site.random, count))
+            for layer, count in zip(group.layers, budgets.layer_counts([s.shape for s in group.layers], group.budget)):
+                layer.mask.copy_(group.keep(layer, PrunableLayer.random, count))
 
     def scheduled(self, group: Group) -> int:
         left = (super().scheduled(group) - group.final) / max(group.total - group.final, 1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
@@ -37,17 +37,17 @@ class GraSP(Score):
         if not self.temperature > 0.0:
             raise ValueError(f"temperature={self.temperature!r} cannot divide the logits: it must be positive")
 
-    def score(self, site: Site) -> Tensor:
-        assert site.scratch is not None
-        return site.weight * site.scratch
+    def score(self, layer: PrunableLayer) -> Tensor:
+        assert layer.scratch is not None
+        return layer.weight * layer.scratch
 
     def start(self, group: Group) -> None:
         refuse_shards(group)
         super().start(group)
 
     def update(self, group: Group) -> None:
-        first = [torch.zeros_like(site.weight) for site in group.sites]
-        second = [torch.zeros_like(site.weight) for site in group.sites]
+        first = [torch.zeros_like(layer.weight) for layer in group.layers]
+        second = [torch.zeros_like(layer.weight) for layer in group.layers]
         with probing(group, training=True) as model:
             held = [part for batch in batches(group, self.batches) for part in split(batch, self.parts)]
 
@@ -63,8 +63,8 @@ class GraSP(Score):
                 flow = torch.stack([(g * h).sum() for g, h in zip(first, with_graph)]).sum()
                 torch._foreach_add_(second, gradients(flow, group))
         agree(group, second)
-        for site, product in zip(group.sites, second):
-            site.scratch = product
+        for layer, product in zip(group.layers, second):
+            layer.scratch = product
         super().update(group)
 
 

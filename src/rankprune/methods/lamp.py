@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.schedules import Step, as_step
 from rankprune.methods.shared.rounds import evenly, left_after, rounds_at_rate
 
@@ -38,5 +38,5 @@ class LAMP(Score):
         cuts = len(group.updates())
         return left_after(group, group.update_number() + 1, cuts) if cuts else group.final
 
-    def score(self, site: Site) -> Tensor:
-        return site.weight.abs()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs()

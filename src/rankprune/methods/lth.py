@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rankprune.core.gradients import GradientMask
 from rankprune.core.layer import canonical
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.schedules import Step, as_step
 from rankprune.core.shards import local, sharded
 from rankprune.methods.shared.rounds import check_rounds, cut_share, evenly, left_after, rounds_at_rate
@@ -76,21 +76,21 @@ class LTH(Score):
         super().update(group)
         rewind(group)
 
-    def score(self, site: Site) -> Tensor:
-        return site.weight.abs()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs()
 
 
 def others(group: Group) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers of the model that are no prunable weight of this group."""
     assert group.model is not None
-    mine = {id(site.parameter) for site in group.sites}
+    mine = {id(layer.parameter) for layer in group.layers}
     yield from ((f"parameter/{canonical(n)}", p) for n, p in group.model.named_parameters() if id(p) not in mine)
     yield from ((f"buffer/{canonical(n)}", b) for n, b in group.model.named_buffers())
 
 
 def remember(group: Group) -> None:
-    for site in group.sites:
-        site.state["rewind"] = site.weight.clone()
+    for layer in group.layers:
+        layer.state["rewind"] = layer.weight.clone()
     for name, tensor in others(group):
         shards = sharded(tensor.detach(), name)
         group.state[name] = shards.gather(local(tensor.detach())) if shards else local(tensor.detach()).clone()
@@ -98,8 +98,8 @@ def remember(group: Group) -> None:
 
 def rewind(group: Group) -> None:
     """All as it was at the rewind point; the core then hides what the new masks cut."""
-    for site in group.sites:
-        site.weight.copy_(site.state["rewind"])
+    for layer in group.layers:
+        layer.weight.copy_(layer.state["rewind"])
     for name, tensor in others(group):
         if not masked_elsewhere(tensor):
             shards = sharded(tensor.detach(), name)
@@ -107,7 +107,7 @@ def rewind(group: Group) -> None:
             local(tensor.detach()).copy_(shards.scatter(value) if shards else value)
     for optimizer in group.optimizers:
         for parameter in [p for g in optimizer.param_groups for p in g["params"]]:
-            if not masked_elsewhere(parameter) or any(parameter is site.parameter for site in group.sites):
+            if not masked_elsewhere(parameter) or any(parameter is layer.parameter for layer in group.layers):
                 optimizer.state.pop(parameter, None)
 
 

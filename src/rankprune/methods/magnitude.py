@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rankprune.core.method import Score, Site, register
+from rankprune.core.method import PrunableLayer, Score, register
 
 
 @register("magnitude", paper="Janowsky 1989; Han et al. 2015, arXiv:1506.02626", family="magnitude", moves=False)
@@ -14,5 +14,5 @@ from rankprune.core.method import Score, Site, register
 class Magnitude(Score):
     """Cut the smallest weights once, at the start, then train what is left."""
 
-    def score(self, site: Site) -> Tensor:
-        return site.weight.abs()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs()

@@ -38,13 +38,13 @@ class MLPrune(Surgery):
 
     def update(self, group: Group) -> None:
         inverses = []
-        for site, (a, g) in zip(group.sites, kronecker_factors(group, self.batches)):
+        for layer, (a, g) in zip(group.layers, kronecker_factors(group, self.batches)):
             inverses.append((damped_inverse(a, self.damping), damped_inverse(g, self.damping)))
             diagonal = torch.outer(inverses[-1][1].diagonal(), inverses[-1][0].diagonal())
-            site.scratch = diagonal.view(site.shape).to(site.weight)
+            layer.scratch = diagonal.view(layer.shape).to(layer.weight)
         super().update(group)
         if self.compensate:
-            for site, (a, g) in zip(group.sites, inverses):
-                assert site.scratch is not None
-                force = torch.where(site.mask, 0.0, site.weight / site.scratch).double().flatten(1)
-                site.weight.sub_((g @ force @ a).view(site.shape).to(site.weight))
+            for layer, (a, g) in zip(group.layers, inverses):
+                assert layer.scratch is not None
+                force = torch.where(layer.mask, 0.0, layer.weight / layer.scratch).double().flatten(1)
+                layer.weight.sub_((g @ force @ a).view(layer.shape).to(layer.weight))

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.schedules import Step, as_step
 from rankprune.methods.shared.rounds import check_rounds, evenly, left_after
 
@@ -43,15 +43,15 @@ class PBW(Score):
 
     def update(self, group: Group) -> None:
         if self.threshold == "std":
-            for site in group.sites:
-                site.scratch = deviation(site)
+            for layer in group.layers:
+                layer.scratch = deviation(layer)
         super().update(group)
 
-    def score(self, site: Site) -> Tensor:
-        return site.weight.abs() if site.scratch is None else site.weight.abs().div_(site.scratch)
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs() if layer.scratch is None else layer.weight.abs().div_(layer.scratch)
 
 
-def deviation(site: Site) -> Tensor:
-    """Standard deviation of the active weights of a site; 1 where there is none to speak of."""
-    active = site.whole(site.weight)[site.whole(site.mask.to(torch.uint8)).bool()]
+def deviation(layer: PrunableLayer) -> Tensor:
+    """Standard deviation of the active weights of a layer; 1 where there is none to speak of."""
+    active = layer.whole(layer.weight)[layer.whole(layer.mask.to(torch.uint8)).bool()]
     return active.std(correction=0) if active.unique().numel() > 1 else torch.ones_like(active.sum())

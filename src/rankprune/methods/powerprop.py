@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Site, register
+from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.schedules import Step, as_step
 
 from .topkast import TopKAST
@@ -45,10 +45,10 @@ class PowerProp(TopKAST):
     def to_latent(self, weight: Tensor) -> Tensor:
         return weight.abs().pow_(1 / self.alpha).copysign_(weight)
 
-    def effective(self, site: Site) -> Tensor:
-        latent = site.state["latent"]
-        return torch.where(site.mask, latent.abs().pow_(self.alpha).copysign_(latent), 0.0)
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        latent = layer.state["latent"]
+        return torch.where(layer.mask, latent.abs().pow_(self.alpha).copysign_(latent), 0.0)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
         """∂L/∂φ = α|φ|^(α-1) ∂L/∂θ: 0 stays 0, so nothing here may start there."""
-        return super().latent_grad(site, grad * site.state["latent"].abs().pow_(self.alpha - 1) * self.alpha)
+        return super().latent_grad(layer, grad * layer.state["latent"].abs().pow_(self.alpha - 1) * self.alpha)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankprune.core.layer import seeded
-from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.schedules import Step, as_ramp, as_step, cosine, cubic
 
 EPS = 1e-20  # inside logarithms, as the authors have it
@@ -43,44 +43,44 @@ class ProbMask(Latent):
 
     def start(self, group: Group) -> None:
         super().start(group)
-        for site in group.sites:
-            site.state |= {key: torch.ones_like(site.weight) for key in ("probability", "soft")}
-            site.state |= {key: torch.zeros_like(site.weight) for key in ("slope", "mean", "square")}
+        for layer in group.layers:
+            layer.state |= {key: torch.ones_like(layer.weight) for key in ("probability", "soft")}
+            layer.state |= {key: torch.zeros_like(layer.weight) for key in ("slope", "mean", "square")}
 
-    def effective(self, site: Site) -> Tensor:
-        return torch.where(site.mask, site.state["latent"] * site.state["soft"], 0.0)
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        return torch.where(layer.mask, layer.state["latent"] * layer.state["soft"], 0.0)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        return torch.where(site.mask, grad * site.state["soft"], 0.0)
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
+        return torch.where(layer.mask, grad * layer.state["soft"], 0.0)
 
-    def note_grad(self, site: Site) -> None:
-        """∂L/∂s but for T: w ∂L/∂(wm) m (1 - m) (1/s + 1/(1 - s)), of which `site.grad` has m ∂L/∂(wm)."""
-        if "slope" in site.state:
-            probability = site.state["probability"]
+    def note_grad(self, layer: PrunableLayer) -> None:
+        """∂L/∂s but for T: w ∂L/∂(wm) m (1 - m) (1/s + 1/(1 - s)), of which `layer.grad` has m ∂L/∂(wm)."""
+        if "slope" in layer.state:
+            probability = layer.state["probability"]
             odds = 1 / (probability + EPS) + 1 / (1 - probability + EPS)
-            site.state["slope"] = site.grad * site.state["latent"] * ((1 - site.state["soft"]) * odds)
+            layer.state["slope"] = layer.grad * layer.state["latent"] * ((1 - layer.state["soft"]) * odds)
 
     def update(self, group: Group) -> None:
         if group.step >= self.reached_at(group):
             return self.fix(group)
         temperature = 1 / (0.97 * (1 - group.step / self.reached_at(group)) + 0.03)
-        for site in group.sites:
-            self.train(site, group)
-        project(group.sites, self.expected(group))
-        for site in group.sites:
-            noise = site.part(torch.rand(site.shape, generator=seeded(site.seed, site.step, f"{site.key}/soft")))
-            chance = site.state["probability"]
+        for layer in group.layers:
+            self.train(layer, group)
+        project(group.layers, self.expected(group))
+        for layer in group.layers:
+            noise = layer.part(torch.rand(layer.shape, generator=seeded(layer.seed, layer.step, f"{layer.key}/soft")))
+            chance = layer.state["probability"]
             logits = logit(chance) + logit(noise.to(chance))
-            site.state["soft"] = torch.sigmoid(logits * temperature)
-            site.state["temperature"] = temperature
+            layer.state["soft"] = torch.sigmoid(logits * temperature)
+            layer.state["temperature"] = temperature
 
-    def train(self, site: Site, group: Group) -> None:
+    def train(self, layer: PrunableLayer, group: Group) -> None:
         """One step of Adam on the probabilities."""
-        slope = site.state["slope"].mul_(site.state.get("temperature", 1.0))
-        mean = site.state["mean"].lerp_(slope, 0.1) / (1 - 0.9**group.step)
-        square = site.state["square"].lerp_(slope.square(), 0.001) / (1 - 0.999**group.step)
+        slope = layer.state["slope"].mul_(layer.state.get("temperature", 1.0))
+        mean = layer.state["mean"].lerp_(slope, 0.1) / (1 - 0.9**group.step)
+        square = layer.state["square"].lerp_(slope.square(), 0.001) / (1 - 0.999**group.step)
         rate = cosine(self.first_rate(group), 0.0, self.reached_at(group))(group.step)
-        site.state["probability"].addcdiv_(mean, square.sqrt_().add_(1e-8), value=-rate)
+        layer.state["probability"].addcdiv_(mean, square.sqrt_().add_(1e-8), value=-rate)
         slope.zero_()
 
     def first_rate(self, group: Group) -> float:
@@ -92,17 +92,17 @@ class ProbMask(Latent):
         first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
         return cubic(group.total, group.final, last - first)(group.step - first)
 
-    def score(self, site: Site) -> Tensor:
+    def score(self, layer: PrunableLayer) -> Tensor:
         """By probability; where that is 1 or 0, by size."""
-        chance, size = site.state["probability"], site.state["latent"].abs()
+        chance, size = layer.state["probability"], layer.state["latent"].abs()
         return torch.where(chance >= 1, 1 + size, torch.where(chance <= 0, -1 / (1 + size), chance))
 
     def fix(self, group: Group) -> None:
         super().update(group)
-        for site in group.sites:
-            site.state["soft"] = torch.ones_like(site.weight)
+        for layer in group.layers:
+            layer.state["soft"] = torch.ones_like(layer.weight)
             for key in ("slope", "mean", "square", "temperature"):
-                site.state.pop(key, None)
+                layer.state.pop(key, None)
 
     def reached_at(self, group: Group) -> int:
         return self.updates(group.total_steps)[-1]
@@ -112,12 +112,12 @@ def logit(x: Tensor) -> Tensor:
     return (x + EPS).log() - (1 - x + EPS).log()
 
 
-def project(sites: Sequence[Site], budget: float) -> None:
+def project(layers: Sequence[PrunableLayer], budget: float) -> None:
     """The nearest point of {0 <= s <= 1, Σ cost · s <= budget}: s - v · cost, clamped, with one v >= 0 for all."""
 
     def total(shift: float) -> float:
-        sums = [(s.state["probability"] - shift * s.cost).clamp_(0, 1).sum(dtype=torch.float64) for s in sites]
-        return math.fsum(s.cost * float(s.shards.sum(x) if s.shards else x) for s, x in zip(sites, sums))
+        sums = [(s.state["probability"] - shift * s.cost).clamp_(0, 1).sum(dtype=torch.float64) for s in layers]
+        return math.fsum(s.cost * float(s.shards.sum(x) if s.shards else x) for s, x in zip(layers, sums))
 
     if total(0.0) > budget:
         low, high = 0.0, 1e-3  # a step moves little: look near 0 first
@@ -128,5 +128,5 @@ def project(sites: Sequence[Site], budget: float) -> None:
             low, high = (middle, high) if total(middle) > budget else (low, middle)
     else:
         high = 0.0
-    for site in sites:
-        site.state["probability"].sub_(high * site.cost).clamp_(0, 1)
+    for layer in layers:
+        layer.state["probability"].sub_(high * layer.cost).clamp_(0, 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rankprune.core.method import Score, Site, register
+from rankprune.core.method import PrunableLayer, Score, register
 
 
 @register("random", paper="Liu et al. 2022, arXiv:2202.02643", family="at initialisation", moves=False)
@@ -14,5 +14,5 @@ from rankprune.core.method import Score, Site, register
 class Random(Score):
     """Cut weights by lot once, at the start, then train what is left."""
 
-    def score(self, site: Site) -> Tensor:
-        return site.random()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.random()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
-from rankprune.core.method import DropGrow, Site, register
+from rankprune.core.method import DropGrow, PrunableLayer, register
 from rankprune.core.schedules import Step
 from rankprune.methods.shared.itop import itop_settings
 
@@ -17,12 +17,14 @@ from rankprune.methods.shared.itop import itop_settings
 class RigL(DropGrow):
     """Start sparse at random; again and again drop the smallest weights and grow where the gradient is largest."""
 
-    instead: ClassVar[bool] = True
     distribution: str = field(default="erk", kw_only=True)
     update_end: Step | None = field(default=0.75, kw_only=True)
 
-    def grow_score(self, site: Site) -> Tensor:
-        return site.grad.abs()
+    def replaces_optimizer_step(self) -> bool:
+        return True
+
+    def grow_score(self, layer: PrunableLayer) -> Tensor:
+        return layer.grad.abs()
 
     @classmethod
     def itop(cls, total_steps: int, **changes: Any) -> RigL:

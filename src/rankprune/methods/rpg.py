@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
-from rankprune.core.method import DropGrow, Gradual, Group, Site, register
+from rankprune.core.method import DropGrow, Gradual, Group, PrunableLayer, register
 from rankprune.core.schedules import Value, check_every
 from rankprune.methods.shared.rank_term import RankTerm, check_lam
 
@@ -26,7 +26,6 @@ class RPG(Gradual, DropGrow):
     The rank loss (eq. 2) is minus the squared distance of a normalised weight matrix to its best rank-k approximation.
     """
 
-    instead: ClassVar[bool] = True
     lam: Value | str | None = field(default=None, kw_only=True)  # λ, or "ratio:R" of the task gradient
     delta: Value | None = field(default=None, kw_only=True)  # δ̃
     rank_on: Literal["growth", "weights", "both"] = field(default="growth", kw_only=True)  # what the rank term steers
@@ -49,32 +48,32 @@ class RPG(Gradual, DropGrow):
             raise ValueError(f"delta={delta!r} is not a number from 0 to 1: give one, or a schedule")
         check_every(self.rank_every, "rank_every")
 
-    def replaces_step(self) -> bool:
+    def replaces_optimizer_step(self) -> bool:
         return self.grow != 0  # without growth it is plain gradual pruning, and the step is taken
 
     def update(self, group: Group) -> None:
         """Algorithm 1: the rank gradients of the weights as they are, then gradual pruning with growth by them."""
-        term, steered = self.rank_term(), self._steered(group.sites)
+        term, steered = self.rank_term(), self._steered(group.layers)
         if not steered:
             warnings.warn("no convolution among the prunable weights: pass rank_layers='all'", stacklevel=2)
-        if self.rank_on != "weights" and self.replaces_step() and term.active(group.step):
-            for site, grad in zip(steered, term.of(steered, lambda s: ~s.mask, group.step, group.model)):
-                site.scratch = grad
+        if self.rank_on != "weights" and self.replaces_optimizer_step() and term.active(group.step):
+            for layer, grad in zip(steered, term.of(steered, lambda s: ~s.mask, group.step, group.model)):
+                layer.scratch = grad
         super().update(group)
 
-    def grow_score(self, site: Site) -> Tensor:
+    def grow_score(self, layer: PrunableLayer) -> Tensor:
         """|∂(task loss + λ · rank loss)/∂w|, of the weights as they were when the update began."""
-        return site.grad.abs() if site.scratch is None else site.scratch.add_(site.grad).abs_()
+        return layer.grad.abs() if layer.scratch is None else layer.scratch.add_(layer.grad).abs_()
 
     def before_every(self) -> int:
         return 0 if self.rank_on == "growth" else self.rank_every
 
-    def before_step(self, sites: Sequence[Site], group: Group, step: int) -> None:
+    def before_step(self, layers: Sequence[PrunableLayer], group: Group, step: int) -> None:
         """Train the active weights by the rank loss too: the objective L_task + λ L_rank as the paper writes it."""
-        term, steered = self.rank_term(), [s for s in self._steered(sites) if s.parameter.grad is not None]
+        term, steered = self.rank_term(), [s for s in self._steered(layers) if s.parameter.grad is not None]
         if term.active(step):
-            for site, grad in zip(steered, term.of(steered, lambda s: s.mask, step, group.model)):
-                site.add_gradient(grad.mul_(site.mask))
+            for layer, grad in zip(steered, term.of(steered, lambda s: s.mask, step, group.model)):
+                layer.add_gradient(grad.mul_(layer.mask))
 
     def rank_term(self) -> RankTerm:
         """λ and δ̃, by default the authors', with what they act on."""
@@ -84,5 +83,5 @@ class RPG(Gradual, DropGrow):
         delta = published[1] if self.delta is None else self.delta
         return RankTerm(lam, delta, self.rank_reduction, self.rank_signal)
 
-    def _steered(self, sites: Sequence[Site]) -> list[Site]:
-        return [site for site in sites if self.rank_layers == "all" or site.kind == "conv"]
+    def _steered(self, layers: Sequence[PrunableLayer]) -> list[PrunableLayer]:
+        return [layer for layer in layers if self.rank_layers == "all" or layer.kind == "conv"]

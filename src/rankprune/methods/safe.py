@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.schedules import Step, as_step, check_every, cosine
 from rankprune.methods.shared.second_look import second_look
 
@@ -84,22 +84,22 @@ class SAFE(Latent):
 
     def start(self, group: Group) -> None:
         super().start(group)
-        for site in group.sites:
-            site.state["u"] = torch.zeros_like(site.weight)
+        for layer in group.layers:
+            layer.state["u"] = torch.zeros_like(layer.weight)
         self.split(group)
 
     def before_every(self) -> int:
         return 1
 
-    def before_step(self, sites: Sequence[Site], group: Group, step: int) -> None:
+    def before_step(self, layers: Sequence[PrunableLayer], group: Group, step: int) -> None:
         """Keep the gradient of the loss for the next ε, and add the pull towards z - u to it."""
         lam = self.strength(step, group.total_steps)
-        for site in sites:
-            if site.parameter.grad is None or "z" not in site.state:
+        for layer in layers:
+            if layer.parameter.grad is None or "z" not in layer.state:
                 continue
             if self.ascent == "previous" and self.rho:
-                site.scratch = site.grad.clone()
-            site.add_gradient((site.state["latent"] - site.state["z"] + site.state["u"]).mul_(lam))
+                layer.scratch = layer.grad.clone()
+            layer.add_gradient((layer.state["latent"] - layer.state["z"] + layer.state["u"]).mul_(lam))
 
     def update(self, group: Group) -> None:
         if group.step >= self.last(group.total_steps):
@@ -109,48 +109,48 @@ class SAFE(Latent):
             group.state["splits"] = due
             self.split(group)
         group.budget = group.total
-        kept = {site: site.scratch for site in group.sites if site.scratch is not None}
+        kept = {layer: layer.scratch for layer in group.layers if layer.scratch is not None}
         scale = self.rho / length(kept)
-        for site in group.sites:
-            site.state.pop("shift", None)
-        for site, grad in kept.items():
-            site.state["shift"] = grad.mul_(scale)
+        for layer in group.layers:
+            layer.state.pop("shift", None)
+        for layer, grad in kept.items():
+            layer.state["shift"] = grad.mul_(scale)
 
     def split(self, group: Group) -> None:
         """z ← the nearest point to x + u within the budget; u ← x + u - z."""
 
-        def wanted(site: Site) -> Tensor:
-            return (site.state["latent"] + site.state["u"]).abs_()
+        def wanted(layer: PrunableLayer) -> Tensor:
+            return (layer.state["latent"] + layer.state["u"]).abs_()
 
-        for site, count in zip(group.sites, group.counts(wanted, group.final)):
-            whole = site.state["latent"] + site.state["u"]
-            site.state["z"] = torch.where(group.keep(site, wanted, count), whole, 0.0)
+        for layer, count in zip(group.layers, group.counts(wanted, group.final)):
+            whole = layer.state["latent"] + layer.state["u"]
+            layer.state["z"] = torch.where(group.keep(layer, wanted, count), whole, 0.0)
             if group.step:  # at attach u stays 0
-                site.state["u"] = whole - site.state["z"]
+                layer.state["u"] = whole - layer.state["z"]
 
     def cut(self, group: Group) -> None:
         super().update(group)
-        for site in group.sites:
+        for layer in group.layers:
             for key in ("z", "u", "shift"):
-                site.state.pop(key, None)
-            site.state["latent"] = self.effective(site)
+                layer.state.pop(key, None)
+            layer.state["latent"] = self.effective(layer)
 
-    def effective(self, site: Site) -> Tensor:
-        latent, shift = site.state["latent"], site.state.get("shift")
-        return torch.where(site.mask, latent if shift is None else latent + shift, 0.0)
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        latent, shift = layer.state["latent"], layer.state.get("shift")
+        return torch.where(layer.mask, latent if shift is None else latent + shift, 0.0)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        return torch.where(site.mask, grad, 0.0)
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
+        return torch.where(layer.mask, grad, 0.0)
 
     def before_projection(self, group: Group) -> None:
-        for site in group.sites:
-            site.state.pop("shift", None)
-            site.weight.copy_(self.effective(site))
+        for layer in group.layers:
+            layer.state.pop("shift", None)
+            layer.weight.copy_(self.effective(layer))
 
     # -- SAM by a closure -------------------------------------------------------------------------------------------
 
     def needs_closure(self, group: Group) -> bool:
-        return self.ascent == "closure" and self.rho > 0 and any("z" in site.state for site in group.sites)
+        return self.ascent == "closure" and self.rho > 0 and any("z" in layer.state for layer in group.layers)
 
     def evaluate(self, group: Group, closure: Callable[[], Any]) -> Any:
         if not self.needs_closure(group):
@@ -159,13 +159,13 @@ class SAFE(Latent):
 
     def climb(self, group: Group) -> None:
         """From x to x + ε, in the weights themselves."""
-        found = {site: site.grad for site in group.sites if site.parameter.grad is not None}
+        found = {layer: layer.grad for layer in group.layers if layer.parameter.grad is not None}
         scale = self.rho / length(found)
-        for site, grad in found.items():
-            site.weight.add_(grad * scale)
+        for layer, grad in found.items():
+            layer.weight.add_(grad * scale)
 
 
-def length(gradients: dict[Site, Tensor]) -> float:
+def length(gradients: dict[PrunableLayer, Tensor]) -> float:
     """The norm of all of them together; never 0."""
-    squares = [(site, grad.square().sum(dtype=torch.float64)) for site, grad in gradients.items()]
+    squares = [(layer, grad.square().sum(dtype=torch.float64)) for layer, grad in gradients.items()]
     return math.sqrt(sum(float(s.shards.sum(x) if s.shards else x) for s, x in squares)) + 1e-12

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from rankprune.core.method import DropGrow, Group, Site, register
+from rankprune.core.method import DropGrow, Group, PrunableLayer, register
 from rankprune.core.schedules import value_at
 from rankprune.methods.shared.itop import itop_settings
 
@@ -19,17 +19,17 @@ class SET(DropGrow):
 
     distribution: str = field(default="erk", kw_only=True)
 
-    def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
+    def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
         """All but the share of the smallest positive and of the smallest negative weights."""
-        kept, share = site.mask.new_zeros(site.mask.shape), value_at(self.grow, group.step)
-        for sign in (site.weight >= 0, site.weight < 0):
-            active = site.mask & sign
-            size = site.count(active)
-            kept |= group.keep(site, self.drop_score, size - int(share * size), among=active)
+        kept, share = layer.mask.new_zeros(layer.mask.shape), value_at(self.grow, group.step)
+        for sign in (layer.weight >= 0, layer.weight < 0):
+            active = layer.mask & sign
+            size = layer.count(active)
+            kept |= group.keep(layer, self.drop_score, size - int(share * size), among=active)
         return kept
 
-    def grow_score(self, site: Site) -> Tensor:
-        return site.random()
+    def grow_score(self, layer: PrunableLayer) -> Tensor:
+        return layer.random()
 
     @classmethod
     def itop(cls, total_steps: int, **changes: Any) -> SET:

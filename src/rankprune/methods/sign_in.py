@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.optimizers import another, skipped
 from rankprune.methods.shared.rounds import check_rounds, evenly
 
-_MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a site's state
+_MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a layer's state
 
 
 @register(
@@ -39,7 +39,7 @@ class SignIn(Latent):
     distribution: str = field(default="erk", kw_only=True)
     beta: float = field(default=1.0, kw_only=True)
     resets: int = field(default=100, kw_only=True)
-    _twins: dict[Site, Optimizer] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _twins: dict[PrunableLayer, Optimizer] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_rounds("sign_in", self.resets)
@@ -56,70 +56,70 @@ class SignIn(Latent):
     def final_budget(self, group: Group) -> int:
         if self.sparsity is not None:
             return super().final_budget(group)
-        for site in group.sites:
-            site.mask.copy_(site.weight != 0)
+        for layer in group.layers:
+            layer.mask.copy_(layer.weight != 0)
         return group.spent()
 
     def start(self, group: Group) -> None:
         group.budget = group.final
         if self.sparsity is not None:
-            for site, count in zip(group.sites, group.counts(Site.random, group.final)):
-                site.mask.copy_(group.keep(site, Site.random, count))
-        for site in group.sites:
-            site.state["factor"], site.state["latent"] = split(torch.where(site.mask, site.weight, 0.0), self.beta)
-            self._twin(site)
+            for layer, count in zip(group.layers, group.counts(PrunableLayer.random, group.final)):
+                layer.mask.copy_(group.keep(layer, PrunableLayer.random, count))
+        for layer in group.layers:
+            layer.state["factor"], layer.state["latent"] = split(torch.where(layer.mask, layer.weight, 0.0), self.beta)
+            self._twin(layer)
 
     def update(self, group: Group) -> None:
-        for site in group.sites:
-            site.state["factor"], site.state["latent"] = split(self.effective(site), self.beta)
+        for layer in group.layers:
+            layer.state["factor"], layer.state["latent"] = split(self.effective(layer), self.beta)
 
-    def follow(self, site: Site) -> None:
-        site.state["factor"], site.state["latent"] = split(torch.where(site.mask, site.weight, 0.0), self.beta)
+    def follow(self, layer: PrunableLayer) -> None:
+        layer.state["factor"], layer.state["latent"] = split(torch.where(layer.mask, layer.weight, 0.0), self.beta)
 
-    def effective(self, site: Site) -> Tensor:
-        return torch.where(site.mask, site.state["factor"] * site.state["latent"], 0.0)
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        return torch.where(layer.mask, layer.state["factor"] * layer.state["latent"], 0.0)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        return torch.where(site.mask, grad * site.state["factor"], 0.0)
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
+        return torch.where(layer.mask, grad * layer.state["factor"], 0.0)
 
-    def note_grad(self, site: Site) -> None:
-        """∂L/∂m = w ∂L/∂θ, of which `site.grad` has m ∂L/∂θ."""
-        factor, twin = site.state["factor"], self._twin(site)
+    def note_grad(self, layer: PrunableLayer) -> None:
+        """∂L/∂m = w ∂L/∂θ, of which `layer.grad` has m ∂L/∂θ."""
+        factor, twin = layer.state["factor"], self._twin(layer)
         (parameter,) = twin.param_groups[0]["params"]
         parameter.grad = None
-        if site.parameter.grad is not None:
-            parameter.grad = torch.where(factor != 0, site.grad * site.state["latent"] / factor, 0.0)
+        if layer.parameter.grad is not None:
+            parameter.grad = torch.where(factor != 0, layer.grad * layer.state["latent"] / factor, 0.0)
 
-    def after_step(self, site: Site, group: Group) -> None:
+    def after_step(self, layer: PrunableLayer, group: Group) -> None:
         """The step of m, by the same rule as that of w just taken."""
-        assert site.optimizer is not None
-        flag = skipped(site.optimizer)
+        assert layer.optimizer is not None
+        flag = skipped(layer.optimizer)
         if flag is not None and bool(flag):
             return
-        twin = self._twin(site)
+        twin = self._twin(layer)
         (parameter,) = twin.param_groups[0]["params"]
-        settings = site.optimizer.param_groups[site.param_group]
+        settings = layer.optimizer.param_groups[layer.param_group]
         twin.param_groups[0].update({key: value for key, value in settings.items() if key != "params"})
         with torch.no_grad():
-            parameter.copy_(site.state["factor"])
+            parameter.copy_(layer.state["factor"])
         twin.step()
-        site.state["factor"] = parameter.detach().clone()
-        site.state |= {_MOMENT + key: value for key, value in twin.state[parameter].items() if value is not None}
+        layer.state["factor"] = parameter.detach().clone()
+        layer.state |= {_MOMENT + key: value for key, value in twin.state[parameter].items() if value is not None}
 
-    def _twin(self, site: Site) -> Optimizer:
-        """An optimizer like the site's own, for its factor, with the state that was saved with the site."""
-        if site not in self._twins:
-            assert site.optimizer is not None
+    def _twin(self, layer: PrunableLayer) -> Optimizer:
+        """An optimizer like the layer's own, for its factor, with the state that was saved with the layer."""
+        if layer not in self._twins:
+            assert layer.optimizer is not None
             try:
-                self._twins[site] = another(site.optimizer, nn.Parameter(site.state["factor"].clone()))
+                self._twins[layer] = another(layer.optimizer, nn.Parameter(layer.state["factor"].clone()))
             except Exception as error:
-                name = type(site.optimizer).__name__
+                name = type(layer.optimizer).__name__
                 raise ValueError(f"sign_in cannot make a second {name} for its factors: use SGD or AdamW") from error
-        twin = self._twins[site]
+        twin = self._twins[layer]
         (parameter,) = twin.param_groups[0]["params"]
-        saved = {key.removeprefix(_MOMENT): value for key, value in site.state.items() if key.startswith(_MOMENT)}
-        if parameter.device != site.weight.device or parameter.dtype != site.weight.dtype:
-            parameter.data = parameter.data.to(site.weight)
+        saved = {key.removeprefix(_MOMENT): value for key, value in layer.state.items() if key.startswith(_MOMENT)}
+        if parameter.device != layer.weight.device or parameter.dtype != layer.weight.dtype:
+            parameter.data = parameter.data.to(layer.weight)
         twin.state[parameter] = saved
         return twin
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Site, register
+from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.schedules import Value
 from rankprune.core.shards import local
 from rankprune.methods.shared.redistribute import Redistributing
@@ -34,32 +34,32 @@ class SNFS(Redistributing, SparseLearning):
     grow: Value = field(default=0.5, kw_only=True)  # declared here too: Redistributing comes first and inherits 0.3
 
     def stay(self, group: Group) -> list[int]:
-        counts, means = [], [mean_momentum(site) for site in group.sites]
-        for site, mean in zip(group.sites, means):
-            kept, rate = site.kept(), self.fraction(group)
-            if 1.0 - kept / site.numel < 0.2 and mean * len(means) > sum(means):
-                rate = min(rate, 1.0 - kept / site.numel)  # nearly full, and wanted: it cannot grow much
+        counts, means = [], [mean_momentum(layer) for layer in group.layers]
+        for layer, mean in zip(group.layers, means):
+            kept, rate = layer.kept(), self.fraction(group)
+            if 1.0 - kept / layer.numel < 0.2 and mean * len(means) > sum(means):
+                rate = min(rate, 1.0 - kept / layer.numel)  # nearly full, and wanted: it cannot grow much
             counts.append(kept - math.ceil(rate * kept))
         return counts
 
     def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
-        return [mean_momentum(site) for site in group.sites]
+        return [mean_momentum(layer) for layer in group.layers]
 
-    def grow_score(self, site: Site) -> Tensor:
-        return momentum(site).abs()
+    def grow_score(self, layer: PrunableLayer) -> Tensor:
+        return momentum(layer).abs()
 
 
-def momentum(site: Site) -> Tensor:
+def momentum(layer: PrunableLayer) -> Tensor:
     """SGD's momentum, Adam's m / (sqrt(v) + 1e-8), or the gradient where the optimizer keeps neither."""
-    state = site.optimizer.state.get(site.parameter, {}) if site.optimizer else {}
+    state = layer.optimizer.state.get(layer.parameter, {}) if layer.optimizer else {}
     if isinstance(buffer := state.get("momentum_buffer"), Tensor):
         return local(buffer)
     if "exp_avg" in state and "exp_avg_sq" in state:
         return local(state["exp_avg"]) / (local(state["exp_avg_sq"]).sqrt() + 1e-8)
-    return site.grad
+    return layer.grad
 
 
-def mean_momentum(site: Site) -> float:
+def mean_momentum(layer: PrunableLayer) -> float:
     """Mean |momentum| over the active weights."""
-    total = momentum(site).abs().mul_(site.mask).sum()
-    return float(site.shards.sum(total) if site.shards else total) / max(site.kept(), 1)
+    total = momentum(layer).abs().mul_(layer.mask).sum()
+    return float(layer.shards.sum(total) if layer.shards else total) / max(layer.kept(), 1)

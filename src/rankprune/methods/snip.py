@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
@@ -27,9 +27,9 @@ class SNIP(Score):
     def __post_init__(self) -> None:
         check_batches("snip", self.batches)
 
-    def score(self, site: Site) -> Tensor:
-        assert site.scratch is not None
-        return (site.weight * site.scratch).abs_()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        assert layer.scratch is not None
+        return (layer.weight * layer.scratch).abs_()
 
     def start(self, group: Group) -> None:
         refuse_shards(group)
@@ -37,11 +37,11 @@ class SNIP(Score):
 
     def update(self, group: Group) -> None:
         assert group.loss_fn is not None
-        sums = [torch.zeros_like(site.weight) for site in group.sites]
+        sums = [torch.zeros_like(layer.weight) for layer in group.layers]
         with probing(group, training=True) as model:
             for inputs, targets in batches(group, self.batches):
                 torch._foreach_add_(sums, gradients(group.loss_fn(model(inputs), targets), group))
         agree(group, sums)
-        for site, grad in zip(group.sites, sums):
-            site.scratch = grad
+        for layer, grad in zip(group.layers, sums):
+            layer.scratch = grad
         super().update(group)

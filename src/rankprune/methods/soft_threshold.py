@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Site, register
+from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.schedules import Step, as_ramp, cubic
 from rankprune.methods.shared.threshold import Thresholded
 
@@ -36,39 +36,39 @@ class STR(Thresholded):
 
     def start(self, group: Group) -> None:
         super().start(group)
-        for site in group.sites:
+        for layer in group.layers:
             names = ("s", "slope", "velocity", "square")
-            site.state |= {key: site.weight.new_zeros(()) for key in names} | {"steps": 0}
+            layer.state |= {key: layer.weight.new_zeros(()) for key in names} | {"steps": 0}
         if self.s_init is None:
             self.cut_to(group, round(FIRST * group.total))
-        for site in group.sites:
-            s = torch.logit(site.state["threshold"], eps=1e-7) if self.s_init is None else self.s_init
-            site.state["s"].fill_(s)
+        for layer in group.layers:
+            s = torch.logit(layer.state["threshold"], eps=1e-7) if self.s_init is None else self.s_init
+            layer.state["s"].fill_(s)
         self.show(group)
         group.state["free"] = group.budget
-        for site in group.sites:
-            site.weight.copy_(self.effective(site))  # the first forward pass is that of the original
+        for layer in group.layers:
+            layer.weight.copy_(self.effective(layer))  # the first forward pass is that of the original
 
-    def score(self, site: Site) -> Tensor:
-        size = torch.logit(site.state["latent"].abs(), eps=1e-7).sub_(site.state["s"])
+    def score(self, layer: PrunableLayer) -> Tensor:
+        size = torch.logit(layer.state["latent"].abs(), eps=1e-7).sub_(layer.state["s"])
         return size if self.budget == "weights" else size.exp_()  # what is divided by a cost must be positive
 
-    def latent_at(self, site: Site, score: Tensor) -> Tensor:
+    def latent_at(self, layer: PrunableLayer, score: Tensor) -> Tensor:
         size = score if self.budget == "weights" else score.clamp_min(0.0).log()
-        return torch.sigmoid(site.state["s"] + size)
+        return torch.sigmoid(layer.state["s"] + size)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
         """∂L/∂W is ∂L/∂Ŵ above the threshold."""
-        return torch.where(site.mask, grad, 0.0)
+        return torch.where(layer.mask, grad, 0.0)
 
-    def note_grad(self, site: Site) -> None:
+    def note_grad(self, layer: PrunableLayer) -> None:
         """∂L/∂s = -g'(s) Σ sign(W) ∂L/∂Ŵ over what is above the threshold."""
-        pull, threshold = (site.grad * site.state["latent"].sign()).sum(), site.state["threshold"]
-        site.state["slope"] = -threshold * (1 - threshold) * (site.shards.sum(pull) if site.shards else pull)
+        pull, threshold = (layer.grad * layer.state["latent"].sign()).sum(), layer.state["threshold"]
+        layer.state["slope"] = -threshold * (1 - threshold) * (layer.shards.sum(pull) if layer.shards else pull)
 
     def update(self, group: Group) -> None:
-        for site in group.sites:
-            take_step(site)
+        for layer in group.layers:
+            take_step(layer)
         first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
         if group.step <= first and group.step < last:
             self.show(group)
@@ -85,33 +85,33 @@ class STR(Thresholded):
 
     def show(self, group: Group) -> None:
         """What is above g(s) stays, at least the largest of a layer."""
-        for site in group.sites:
-            site.state["threshold"] = torch.sigmoid(site.state["s"])
-            site.mask.copy_(site.state["latent"].abs() > site.state["threshold"])
-            if site.reserved is not None:
-                site.mask.logical_or_(site.reserved)
-            if not site.kept():
-                site.mask.copy_(group.keep(site, self.score, 1))
+        for layer in group.layers:
+            layer.state["threshold"] = torch.sigmoid(layer.state["s"])
+            layer.mask.copy_(layer.state["latent"].abs() > layer.state["threshold"])
+            if layer.reserved is not None:
+                layer.mask.logical_or_(layer.reserved)
+            if not layer.kept():
+                layer.mask.copy_(group.keep(layer, self.score, 1))
         group.budget = group.spent()
 
 
-def take_step(site: Site) -> None:
+def take_step(layer: PrunableLayer) -> None:
     """One step of s under its gradient, as the optimizer of the layer's weight would make it: SGD, or Adam."""
-    settings: dict[str, Any] = site.optimizer.param_groups[site.param_group] if site.optimizer else {}
-    s, slope, decay, lr = site.state["s"], site.state["slope"], settings.get("weight_decay", 0.0), site.lr
-    site.state["steps"] += 1
-    site.state["slope"] = torch.zeros_like(s)
+    settings: dict[str, Any] = layer.optimizer.param_groups[layer.param_group] if layer.optimizer else {}
+    s, slope, decay, lr = layer.state["s"], layer.state["slope"], settings.get("weight_decay", 0.0), layer.lr
+    layer.state["steps"] += 1
+    layer.state["slope"] = torch.zeros_like(s)
     if "betas" not in settings:
         momentum, slope = settings.get("momentum", 0.0), slope + decay * s
-        velocity = site.state["velocity"].mul_(momentum).add_(slope)
+        velocity = layer.state["velocity"].mul_(momentum).add_(slope)
         s.sub_(slope + momentum * velocity if settings.get("nesterov") else velocity, alpha=lr)
         return
-    coupled = type(site.optimizer) is torch.optim.Adam and not settings.get("decoupled_weight_decay")
+    coupled = type(layer.optimizer) is torch.optim.Adam and not settings.get("decoupled_weight_decay")
     if coupled:
         slope = slope + decay * s
     else:
         s.mul_(1 - lr * decay)
     first, second = settings["betas"]
-    velocity = site.state["velocity"].lerp_(slope, 1 - first) / (1 - first ** site.state["steps"])
-    square = site.state["square"].lerp_(slope.square(), 1 - second) / (1 - second ** site.state["steps"])
+    velocity = layer.state["velocity"].lerp_(slope, 1 - first) / (1 - first ** layer.state["steps"])
+    square = layer.state["square"].lerp_(slope.square(), 1 - second) / (1 - second ** layer.state["steps"])
     s.sub_(velocity / (square.sqrt() + settings.get("eps", 1e-8)), alpha=lr)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.schedules import Step, as_ramp, as_step, linear
 from rankprune.methods.shared.soft_topk import Part, price, pull_back, shares
 
@@ -64,39 +64,39 @@ class Spartan(Latent):
         last = group.updates()[-1]
         beta = linear(self.beta_start, self.beta_end, last)(group.step)
         if self.distribution == "global":
-            self.sharpen(group.sites, group.budget, beta)
+            self.sharpen(group.layers, group.budget, beta)
         else:
-            for site in group.sites:
-                self.sharpen([site], site.kept() * site.cost, beta)
+            for layer in group.layers:
+                self.sharpen([layer], layer.kept() * layer.cost, beta)
         if group.step >= last:
-            for site in group.sites:
-                site.state["latent"] = self.effective(site)  # what the network sees does not jump
-                del site.state["beta"], site.state["threshold"]
+            for layer in group.layers:
+                layer.state["latent"] = self.effective(layer)  # what the network sees does not jump
+                del layer.state["beta"], layer.state["threshold"]
 
-    def sharpen(self, sites: Sequence[Site], budget: int, beta: float) -> None:
-        """Set β and μ of sites that share a budget."""
-        parts = [self.part(site) for site in sites]
+    def sharpen(self, layers: Sequence[PrunableLayer], budget: int, beta: float) -> None:
+        """Set β and μ of layers that share a budget."""
+        parts = [self.part(layer) for layer in layers]
         squares = [part.sum(part.values.square().sum(dtype=torch.float64)) for part in parts]
-        size = math.sqrt(sum(float(s) for s in squares) / sum(site.numel for site in sites))
+        size = math.sqrt(sum(float(s) for s in squares) / sum(layer.numel for layer in layers))
         beta = beta / max(size, torch.finfo(torch.float32).tiny)
-        mu = price(parts, budget, beta, sites[0].state.get("threshold", math.nan))
-        for site in sites:
-            site.state |= {"beta": beta, "threshold": mu}
+        mu = price(parts, budget, beta, layers[0].state.get("threshold", math.nan))
+        for layer in layers:
+            layer.state |= {"beta": beta, "threshold": mu}
 
-    def part(self, site: Site) -> Part:
-        return Part(site.state["latent"].abs() / site.cost, site.cost, site.shards)
+    def part(self, layer: PrunableLayer) -> Part:
+        return Part(layer.state["latent"].abs() / layer.cost, layer.cost, layer.shards)
 
-    def effective(self, site: Site) -> Tensor:
-        latent = site.state["latent"]
-        if "beta" not in site.state:
-            return torch.where(site.mask, latent, 0.0)
-        share = shares(latent.abs() / site.cost, site.state["beta"], site.state["threshold"])
-        if site.reserved is not None:
-            share = share.masked_fill_(site.reserved, 1.0)  # what an extra holds passes whole
-        return torch.where(site.mask, latent * share, 0.0)
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        latent = layer.state["latent"]
+        if "beta" not in layer.state:
+            return torch.where(layer.mask, latent, 0.0)
+        share = shares(latent.abs() / layer.cost, layer.state["beta"], layer.state["threshold"])
+        if layer.reserved is not None:
+            share = share.masked_fill_(layer.reserved, 1.0)  # what an extra holds passes whole
+        return torch.where(layer.mask, latent * share, 0.0)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        if "beta" in site.state:
-            latent = site.state["latent"]
-            return pull_back(self.part(site), latent, grad, site.state["beta"], site.state["threshold"])
-        return torch.where(site.mask, grad, 0.0)
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
+        if "beta" in layer.state:
+            latent = layer.state["latent"]
+            return pull_back(self.part(layer), latent, grad, layer.state["beta"], layer.state["threshold"])
+        return torch.where(layer.mask, grad, 0.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Site, register
+from rankprune.core.method import PrunableLayer, register
 from rankprune.core.schedules import Step
 from rankprune.methods.shared.threshold import Thresholded
 
@@ -29,27 +29,27 @@ class ST3(Thresholded):
     rescale: bool = field(default=True, kw_only=True)
     sigma: bool = field(default=False, kw_only=True)
 
-    def scale(self, site: Site) -> float:
-        return math.sqrt(sum(site.shape)) if self.sigma else 1.0
+    def scale(self, layer: PrunableLayer) -> float:
+        return math.sqrt(sum(layer.shape)) if self.sigma else 1.0
 
-    def score(self, site: Site) -> Tensor:
-        return site.state["latent"].abs() * self.scale(site)
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.state["latent"].abs() * self.scale(layer)
 
-    def latent_at(self, site: Site, score: Tensor) -> Tensor:
-        return super().latent_at(site, score) / self.scale(site)
+    def latent_at(self, layer: PrunableLayer, score: Tensor) -> Tensor:
+        return super().latent_at(layer, score) / self.scale(layer)
 
-    def effective(self, site: Site) -> Tensor:
-        shown = super().effective(site)
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        shown = super().effective(layer)
         if not self.rescale:
             return shown
-        size = site.state["latent"].abs()
-        kept, whole = (filter_sums(site, values) for values in (size * site.mask, size))
+        size = layer.state["latent"].abs()
+        kept, whole = (filter_sums(layer, values) for values in (size * layer.mask, size))
         scale = 1.01 / (kept / whole.clamp_min(torch.finfo(size.dtype).tiny) + 0.01)
-        return torch.where(site.mask, shown * scale, 0.0)  # a NaN in a filter's sums stays inside the mask
+        return torch.where(layer.mask, shown * scale, 0.0)  # a NaN in a filter's sums stays inside the mask
 
 
-def filter_sums(site: Site, values: Tensor) -> Tensor:
+def filter_sums(layer: PrunableLayer, values: Tensor) -> Tensor:
     """Sums over each filter: an output channel, the second dimension where the weight is transposed."""
-    axis = 1 if site.transposed else 0
+    axis = 1 if layer.transposed else 0
     sums = values.sum(dim=[d for d in range(values.dim()) if d != axis], keepdim=True)
-    return site.shards.sum(sums) if site.shards and axis else sums
+    return layer.shards.sum(sums) if layer.shards and axis else sums

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 
 
 @register("static", paper="", family="magnitude", moves=False)
@@ -18,10 +18,10 @@ class Static(Score):
     takes_zeros: ClassVar[bool] = True
 
     def final_budget(self, group: Group) -> int:
-        for site in group.sites:
-            site.mask.copy_(site.weight != 0)
+        for layer in group.layers:
+            layer.mask.copy_(layer.weight != 0)
         found = group.spent()
         return found if self.sparsity is None else min(found, super().final_budget(group))
 
-    def score(self, site: Site) -> Tensor:
-        return site.weight.abs()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        return layer.weight.abs()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rankprune.core.method import Group, Score, Site, register
+from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.methods.shared.probe import batches, probing, refuse_shards
 from rankprune.methods.shared.rounds import check_rounds
 
@@ -37,9 +37,9 @@ class SynFlow(Score):
     def __post_init__(self) -> None:
         check_rounds("synflow", self.rounds)
 
-    def score(self, site: Site) -> Tensor:
-        assert site.scratch is not None
-        return site.scratch.clone()
+    def score(self, layer: PrunableLayer) -> Tensor:
+        assert layer.scratch is not None
+        return layer.scratch.clone()
 
     def start(self, group: Group) -> None:
         refuse_shards(group)
@@ -49,15 +49,15 @@ class SynFlow(Score):
         inputs, _ = next(batches(group, 1))
         density = group.final / group.total
         for number in range(1, self.rounds + 1):
-            for site, flow in zip(group.sites, synaptic_flow(group, inputs)):
-                site.scratch = flow
+            for layer, flow in zip(group.layers, synaptic_flow(group, inputs)):
+                layer.scratch = flow
             last = number == self.rounds
             self.cut_to(group, group.final if last else round(group.total * density ** (number / self.rounds)))
 
 
 def synaptic_flow(group: Group, inputs: Any) -> list[Tensor]:
-    """|w| · ∂R/∂|w| / R of each site under its mask; in float64 where R leaves the range of float32."""
-    narrow = torch.float64 if group.sites[0].weight.dtype == torch.float64 else torch.float32
+    """|w| · ∂R/∂|w| / R of each layer under its mask; in float64 where R leaves the range of float32."""
+    narrow = torch.float64 if group.layers[0].weight.dtype == torch.float64 else torch.float32
     total, flows = _flow(group, inputs, narrow)
     if narrow != torch.float64 and not (bool(total.isfinite()) and float(total) > torch.finfo(narrow).tiny):
         total, flows = _flow(group, inputs, torch.float64)
@@ -68,17 +68,17 @@ def synaptic_flow(group: Group, inputs: Any) -> list[Tensor]:
 
 
 def _flow(group: Group, inputs: Any, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
-    masks = {id(site.parameter): site.mask for site in group.sites}
+    masks = {id(layer.parameter): layer.mask for layer in group.layers}
     with probing(group, training=False) as model, _affine_norms(model):
         tensors = {name: _positive(name, b, dtype) for name, b in model.named_buffers()}
-        sites = {}
+        layers = {}
         for name, parameter in model.named_parameters():
             tensors[name] = _positive(name, parameter, dtype)
             if id(parameter) in masks:
                 tensors[name].mul_(masks[id(parameter)]).requires_grad_()
-                sites[id(parameter)] = tensors[name]
+                layers[id(parameter)] = tensors[name]
         total = _sum(functional_call(model, tensors, (_ones(inputs, dtype),)))
-        weights = [sites[id(site.parameter)] for site in group.sites]
+        weights = [layers[id(layer.parameter)] for layer in group.layers]
         grads = torch.autograd.grad(total, weights, allow_unused=True, materialize_grads=True)
     return total.detach(), [(weight * grad).detach().abs_() for weight, grad in zip(weights, grads)]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rankprune.core.budget import kept
-from rankprune.core.method import Group, Latent, Site, register
+from rankprune.core.method import Group, Latent, PrunableLayer, register
 
 
 @register(
@@ -53,26 +53,26 @@ class TopKAST(Latent):
 
     def update(self, group: Group) -> None:
         count = self.backward_count(group)
-        for site in group.sites:
-            site.mask.fill_(True)
-        wide = group.counts(self.score, count) if count < group.total else [site.numel for site in group.sites]
+        for layer in group.layers:
+            layer.mask.fill_(True)
+        wide = group.counts(self.score, count) if count < group.total else [layer.numel for layer in group.layers]
         super().update(group)
-        for site, size in zip(group.sites, wide):
-            if size < site.numel:
-                site.state["trained"] = group.keep(site, self.score, size).logical_or_(site.mask)
+        for layer, size in zip(group.layers, wide):
+            if size < layer.numel:
+                layer.state["trained"] = group.keep(layer, self.score, size).logical_or_(layer.mask)
             else:  # all of the layer is in B, whatever was before
-                site.state.pop("trained", None)
+                layer.state.pop("trained", None)
 
-    def latent_grad(self, site: Site, grad: Tensor) -> Tensor:
-        trained = site.state.get("trained")
+    def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
+        trained = layer.state.get("trained")
         return grad if trained is None else torch.where(trained, grad, 0.0)
 
-    def after_step(self, site: Site, group: Group) -> None:
-        before, trained = site.state["latent"], site.state.get("trained")
+    def after_step(self, layer: PrunableLayer, group: Group) -> None:
+        before, trained = layer.state["latent"], layer.state.get("trained")
         if self.penalty:
             slope = before if self.norm == 2 else before.sign()
-            strength = torch.where(site.mask, 1.0, group.total / group.final).to(slope)
-            site.weight.sub_(slope * strength, alpha=site.lr * self.penalty)
+            strength = torch.where(layer.mask, 1.0, group.total / group.final).to(slope)
+            layer.weight.sub_(slope * strength, alpha=layer.lr * self.penalty)
         if trained is not None:
-            site.weight.copy_(torch.where(trained, site.weight, before))
-            site.clear_state(trained)
+            layer.weight.copy_(torch.where(trained, layer.weight, before))
+            layer.clear_state(trained)

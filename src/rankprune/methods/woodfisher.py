@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Site, register
+from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.methods.shared.fisher import fisher_gradients, inverse_diagonal, inverse_product
 from rankprune.methods.shared.fisher_surgery import FisherSurgery
 
@@ -30,16 +30,16 @@ class WoodFisher(FisherSurgery):
     and 64 MB temporaries. `data` must allow being gone through again, beside the training loop.
     """
 
-    def size(self, site: Site) -> int:
-        return self.gradients * site.numel * site.weight.element_size()
+    def size(self, layer: PrunableLayer) -> int:
+        return self.gradients * layer.numel * layer.weight.element_size()
 
-    def curvature(self, group: Group, masks: Mapping[Site, Tensor]) -> list[Tensor]:
+    def curvature(self, group: Group, masks: Mapping[PrunableLayer, Tensor]) -> list[Tensor]:
         return fisher_gradients(group, masks, self.gradients, self.minibatch)
 
-    def importance(self, site: Site, curvature: Tensor) -> Tensor:
+    def importance(self, layer: PrunableLayer, curvature: Tensor) -> Tensor:
         return inverse_diagonal(curvature, self.damping, self.block)
 
-    def change(self, site: Site, before: Tensor, curvature: Tensor) -> Tensor:
-        assert site.scratch is not None
-        force = torch.where(before & ~site.mask, site.weight / site.scratch, 0.0).flatten()
+    def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
+        assert layer.scratch is not None
+        force = torch.where(before & ~layer.mask, layer.weight / layer.scratch, 0.0).flatten()
         return inverse_product(curvature, force, self.damping, self.block)

@@ -29,7 +29,7 @@ def test_labels_belong_to_their_images() -> None:
 
 
 def test_it_is_the_beginning_of_the_official_files() -> None:
-    """The first ten labels of Fashion-MNIST, as its site prints them."""
+    """The first ten labels of Fashion-MNIST, as its layer prints them."""
     images = read_fashion()
     assert images.train_labels[:10].tolist() == [9, 0, 0, 3, 0, 2, 7, 2, 5, 5]
     assert images.test_labels[:10].tolist() == [9, 2, 1, 1, 6, 1, 4, 6, 5, 7]

@@ -38,13 +38,13 @@ def test_its_size_is_that_of_the_rank_gradient_where_weights_may_grow() -> None:
     sp = rp.attach(model, sgd(model), "rpg", sparsity=0.8, total_steps=12, every=2)
     x, y = batch(0)
     torch.nn.functional.cross_entropy(model(x), y).backward()
-    site = max((s for s in sp.sites if s.kind == "conv"), key=lambda s: s.numel)
-    site.mask.copy_(torch.rand(site.shape, generator=torch.Generator().manual_seed(0)) < 0.3)
-    site.hide(site.weight)
-    (rank,) = RankTerm(3.0, 0.2).of([site], lambda s: ~s.mask, 1)
-    size = rank[~site.mask].square().mean().sqrt()
-    (noise,) = RankTerm(3.0, 0.2, signal="noise").of([site], lambda s: ~s.mask, 1)
-    assert noise.shape == site.shape
+    layer = max((s for s in sp.layers if s.kind == "conv"), key=lambda s: s.numel)
+    layer.mask.copy_(torch.rand(layer.shape, generator=torch.Generator().manual_seed(0)) < 0.3)
+    layer.apply_mask(layer.weight)
+    (rank,) = RankTerm(3.0, 0.2).of([layer], lambda s: ~s.mask, 1)
+    size = rank[~layer.mask].square().mean().sqrt()
+    (noise,) = RankTerm(3.0, 0.2, signal="noise").of([layer], lambda s: ~s.mask, 1)
+    assert noise.shape == layer.shape
     assert float(noise.square().mean().sqrt()) == pytest.approx(float(size), rel=0.2)
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 import torch
 
-from rankprune.core.discover import find_sites
+from rankprune.core.discover import find_layers
 from rankprune.core.method import method_info
 from rankprune.lab.models import create_model
 from rankprune.lab.recipes import list_recipes, load_recipe
@@ -33,8 +33,8 @@ def shapes(name: str, classes: int, args: str) -> int:
     """Prunable weights of a model that is built without its numbers."""
     with torch.device("meta"):
         model = create_model(name, classes, **eval(args))
-    sites, _ = find_sites(model)
-    return sum(site.numel for site in sites)
+    layers, _ = find_layers(model)
+    return sum(layer.numel for layer in layers)
 
 
 @pytest.mark.parametrize("task", TABLES)

@@ -148,7 +148,7 @@ class _Troubled:
         elif self.kind == "forward":
             task.forward = lambda images: images.nonsense
         elif self.kind == "mask":
-            mask = task.sparsifier.sites[0].mask.view(-1)
+            mask = task.sparsifier.layers[0].mask.view(-1)
             mask[0] = ~mask[0]
         elif self.kind == "full":
             resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))

@@ -114,8 +114,8 @@ def task() -> Any:
 
 
 def test_frozen_parts_are_neither_pruned_nor_counted_nor_trained(task: Any) -> None:
-    sites = [site for group in task.sparsifier.groups for site in group.sites]
-    names = {site.name for site in sites}
+    layers = [layer for group in task.sparsifier.groups for layer in group.layers]
+    names = {layer.name for layer in layers}
     frozen = {name for name, p in task.model.named_parameters() if not p.requires_grad}
     stem_and_stage = {name: p for name, p in task.model.named_parameters() if "body.conv1" in name or "body.layer1" in name}
     assert frozen == set(stem_and_stage)

@@ -39,8 +39,8 @@ def folder_of(out: Path) -> Path:
 def assert_same(first: Path, second: Path) -> None:
     """Masks bit for bit; weights, averages, losses and accuracies to rounding."""
     one, two = state(first), state(second)
-    sites = [[group["sites"] for group in s["sparsifier"]["groups"]] for s in (one, two)]
-    for mine, other in zip(*sites, strict=True):
+    layers = [[group["sites"] for group in s["sparsifier"]["groups"]] for s in (one, two)]
+    for mine, other in zip(*layers, strict=True):
         assert mine.keys() == other.keys()
         assert all(torch.equal(mine[key]["mask"], other[key]["mask"]) for key in mine)
     for kind in ("model", "ema"):

@@ -16,9 +16,9 @@ def digest(sparsifier: Sparsifier) -> int:
     """A 63-bit digest of step, budgets and masks; for sharded masks, of their counts."""
     text = hashlib.blake2b(digest_size=8)
     text.update(str([sparsifier.step, *(group.budget for group in sparsifier.groups)]).encode())
-    for site in sparsifier.sites:
-        kept = str(site.kept()).encode() if site.shards else np.packbits(site.mask.cpu().numpy()).tobytes()
-        text.update(site.key.encode() + b"\0" + kept)
+    for layer in sparsifier.layers:
+        kept = str(layer.kept()).encode() if layer.shards else np.packbits(layer.mask.cpu().numpy()).tobytes()
+        text.update(layer.key.encode() + b"\0" + kept)
     return int.from_bytes(text.digest(), "little") >> 1
 
 

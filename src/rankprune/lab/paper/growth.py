@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Extra, Group, Site
+from rankprune.core.method import Extra, Group, PrunableLayer
 from rankprune.core.select import keep_largest
 from rankprune.lab.training.folder import RunFolder
 from rankprune.lab.training.interrupt import Interrupt
@@ -41,31 +41,31 @@ class Watch(Extra):
     compared: int = 0  # places the rank term had a say in, as many as the update before grew
     alike: int = 0  # of them: chosen without it as well
     sizes: list[float] = field(default_factory=list)  # λ · rank gradient over task gradient, root mean squares
-    _masks: dict[Site, Tensor] = field(default_factory=dict)
-    _born: dict[Site, Tensor] = field(default_factory=dict)
+    _masks: dict[PrunableLayer, Tensor] = field(default_factory=dict)
+    _born: dict[PrunableLayer, Tensor] = field(default_factory=dict)
 
-    def reserve(self, group: Group) -> Mapping[Site, Tensor]:
+    def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
         if group.step:
-            for site in group.sites:
-                self._look(site)
+            for layer in group.layers:
+                self._look(layer)
             self._compare(group)
         return {}
 
-    def _look(self, site: Site) -> None:
-        if site in self._born:
-            self.grown += int(self._born[site].sum())
-            self.survived += int((self._born[site] & site.mask).sum())
-        if site in self._masks:
-            self._born[site] = site.mask & ~self._masks[site]
-        self._masks[site] = site.mask.clone()
+    def _look(self, layer: PrunableLayer) -> None:
+        if layer in self._born:
+            self.grown += int(self._born[layer].sum())
+            self.survived += int((self._born[layer] & layer.mask).sum())
+        if layer in self._masks:
+            self._born[layer] = layer.mask & ~self._masks[layer]
+        self._masks[layer] = layer.mask.clone()
 
     def _compare(self, group: Group) -> None:
         method = group.method
         assert isinstance(method, RPG)
-        steered = [site for site in group.sites if site in self._born and site.kind == "conv"]
-        terms = method.rank_term().of(steered, lambda site: ~site.mask, group.step, group.model)
-        for site, rank in zip(steered, terms):
-            count, out, task = int(self._born[site].sum()), ~site.mask, site.grad
+        steered = [layer for layer in group.layers if layer in self._born and layer.kind == "conv"]
+        terms = method.rank_term().of(steered, lambda layer: ~layer.mask, group.step, group.model)
+        for layer, rank in zip(steered, terms):
+            count, out, task = int(self._born[layer].sum()), ~layer.mask, layer.grad
             if not count or count > int(out.sum()):
                 continue
             alone, both = (keep_largest(torch.where(out, g.abs(), -torch.inf), count) for g in (task, task + rank))

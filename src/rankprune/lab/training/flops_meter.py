@@ -18,9 +18,9 @@ class FlopsMeter:
         rows = count_macs(task.plain(), task.data.in_channels, task.data.image_size).rows
         self._samples = task.samples_per_step
         self._groups = [] if task.sparsifier is None else task.sparsifier.groups
-        sites = {site.key: site for group in self._groups for site in group.sites}
-        self._sites = [(sites[row.name], row.dense / sites[row.name].numel) for row in rows if row.name in sites]
-        self._never_pruned = sum(row.dense for row in rows if row.name not in sites)
+        layers = {layer.key: layer for group in self._groups for layer in group.layers}
+        self._layers = [(layers[row.name], row.dense / layers[row.name].numel) for row in rows if row.name in layers]
+        self._never_pruned = sum(row.dense for row in rows if row.name not in layers)
         self._dense = sum(row.dense for row in rows)
         self._sparsifier = task.sparsifier
         self._sparse = self._count()  # MACs of a sample, as the masks are for the next step
@@ -37,4 +37,4 @@ class FlopsMeter:
         return 2.0 * (2 * before + (self._dense if by_gradient else before)) * self._samples
 
     def _count(self) -> float:
-        return self._never_pruned + sum(site.kept() * macs for site, macs in self._sites)
+        return self._never_pruned + sum(layer.kept() * macs for layer, macs in self._layers)

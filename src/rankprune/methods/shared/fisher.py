@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from rankprune.core.method import Group, Site
+from rankprune.core.method import Group, PrunableLayer
 
 from .probe import agree, batches, probing
 
@@ -20,9 +20,9 @@ _SAMPLES = 64  # that go through the network at once
 _ENTRIES = 1 << 23  # of a double temporary: 64 MB
 
 
-def fisher_gradients(group: Group, masks: Mapping[Site, Tensor], count: int, minibatch: int) -> list[Tensor]:
-    """Up to `count` gradients of the mean loss of `minibatch` samples each, as rows, under the masks, by site."""
-    rows = [site.weight.new_zeros(count, site.numel) for site in masks]
+def fisher_gradients(group: Group, masks: Mapping[PrunableLayer, Tensor], count: int, minibatch: int) -> list[Tensor]:
+    """Up to `count` gradients of the mean loss of `minibatch` samples each, as rows, under the masks, by layer."""
+    rows = [layer.weight.new_zeros(count, layer.numel) for layer in masks]
     filled = 0
     for found in _gradients(group, masks, count, minibatch):
         for row, gradient in zip(rows, found):
@@ -32,15 +32,17 @@ def fisher_gradients(group: Group, masks: Mapping[Site, Tensor], count: int, min
     return [row[:filled] for row in rows]
 
 
-def fisher_blocks(group: Group, masks: Mapping[Site, Tensor], count: int, minibatch: int, block: int) -> list[Tensor]:
-    """The blocks of mean g gᵀ over the same gradients, in double precision: blocks x block x block, by site.
+def fisher_blocks(
+    group: Group, masks: Mapping[PrunableLayer, Tensor], count: int, minibatch: int, block: int
+) -> list[Tensor]:
+    """The blocks of mean g gᵀ over the same gradients, in double precision: blocks x block x block, by layer.
 
     They take 8 · block bytes for each weight whatever the number of gradients, which are not kept.
     """
     sums: list[Tensor] = []
-    for site in masks:
-        size = min(block, site.numel)
-        sums.append(site.weight.new_zeros(-(-site.numel // size), size, size, dtype=torch.float64))
+    for layer in masks:
+        size = min(block, layer.numel)
+        sums.append(layer.weight.new_zeros(-(-layer.numel // size), size, size, dtype=torch.float64))
     filled = 0
     for found in _gradients(group, masks, count, minibatch):
         for total, gradient in zip(sums, found):
@@ -55,13 +57,15 @@ def fisher_blocks(group: Group, masks: Mapping[Site, Tensor], count: int, miniba
     return sums
 
 
-def _gradients(group: Group, masks: Mapping[Site, Tensor], count: int, minibatch: int) -> Iterator[list[Tensor]]:
-    """The gradients a few minibatches at a time, as rows by site, in eval mode, differentiated together by `vmap`."""
+def _gradients(
+    group: Group, masks: Mapping[PrunableLayer, Tensor], count: int, minibatch: int
+) -> Iterator[list[Tensor]]:
+    """The gradients a few minibatches at a time, as rows by layer, in eval mode, differentiated together by `vmap`."""
     filled = 0
     with probing(group, training=False) as model:
         fixed = {name: p.detach() for name, p in model.named_parameters()}
         names = {id(p): name for name, p in model.named_parameters()}
-        mine = {names[id(site.parameter)]: site.parameter.detach() for site in masks}
+        mine = {names[id(layer.parameter)]: layer.parameter.detach() for layer in masks}
 
         def loss(some: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
             assert group.loss_fn is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Site
+from rankprune.core.method import Group, PrunableLayer
 
 from .surgery import Surgery
 
@@ -35,47 +35,47 @@ class FisherSurgery(Surgery, ABC):
                 raise ValueError(f"{self.info.name} has {name}={getattr(self, name)!r}: it must be positive")
 
     @abstractmethod
-    def size(self, site: Site) -> int:
-        """Bytes of the curvature of a site."""
+    def size(self, layer: PrunableLayer) -> int:
+        """Bytes of the curvature of a layer."""
 
     @abstractmethod
-    def curvature(self, group: Group, masks: Mapping[Site, Tensor]) -> list[Tensor]:
-        """The curvature of each site, in the form that `importance` and `change` take."""
+    def curvature(self, group: Group, masks: Mapping[PrunableLayer, Tensor]) -> list[Tensor]:
+        """The curvature of each layer, in the form that `importance` and `change` take."""
 
     @abstractmethod
-    def importance(self, site: Site, curvature: Tensor) -> Tensor:
-        """What the score is made of, flat; it becomes `site.scratch`."""
+    def importance(self, layer: PrunableLayer, curvature: Tensor) -> Tensor:
+        """What the score is made of, flat; it becomes `layer.scratch`."""
 
     @abstractmethod
-    def change(self, site: Site, before: Tensor, curvature: Tensor) -> Tensor:
-        """What is subtracted from the weights, flat, when the mask has fallen from `before` to `site.mask`."""
+    def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
+        """What is subtracted from the weights, flat, when the mask has fallen from `before` to `layer.mask`."""
 
     def update(self, group: Group) -> None:
-        parts = [{site: site.mask.clone() for site in part} for part in self.parts(group.sites)]
+        parts = [{layer: layer.mask.clone() for layer in part} for part in self.parts(group.layers)]
         held: list[Tensor] = []
         for part in parts:
             held = self.curvature(group, part)
-            for site, found in zip(part, held):
-                site.scratch = self.importance(site, found).view(site.shape).to(site.weight)
+            for layer, found in zip(part, held):
+                layer.scratch = self.importance(layer, found).view(layer.shape).to(layer.weight)
         super().update(group)
         changes = {}
         for part in parts:
             if len(parts) > 1:  # else it is still here
                 held = self.curvature(group, part)
-            for (site, before), found in zip(part.items(), held):
-                changes[site] = self.change(site, before, found)
-        for site, change in changes.items():
-            site.weight.sub_(change.view(site.shape).to(site.weight))
+            for (layer, before), found in zip(part.items(), held):
+                changes[layer] = self.change(layer, before, found)
+        for layer, change in changes.items():
+            layer.weight.sub_(change.view(layer.shape).to(layer.weight))
 
-    def parts(self, sites: Sequence[Site]) -> list[list[Site]]:
-        """The sites, in order, in groups whose curvature fits into `memory`."""
-        found: list[list[Site]] = []
+    def parts(self, layers: Sequence[PrunableLayer]) -> list[list[PrunableLayer]]:
+        """The layers, in order, in groups whose curvature fits into `memory`."""
+        found: list[list[PrunableLayer]] = []
         held = 0
-        for site in sites:
-            size = self.size(site)
+        for layer in layers:
+            size = self.size(layer)
             if not found or held + size > self.memory:
                 found.append([])
                 held = 0
-            found[-1].append(site)
+            found[-1].append(layer)
             held += size
         return found

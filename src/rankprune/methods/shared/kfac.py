@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, unfold
 
-from rankprune.core.method import Group, Site
+from rankprune.core.method import Group, PrunableLayer
 
 from .probe import agree, batches, gradients, probing
 
@@ -57,10 +57,10 @@ class Factors:
 
 
 def kronecker_factors(group: Group, count: int) -> list[tuple[Tensor, Tensor]]:
-    """A and G of each site, from `count` batches with labels drawn from the model (the true Fisher), in eval mode."""
-    sums = {site: _empty(site) for site in group.sites}
+    """A and G of each layer, from `count` batches with labels drawn from the model (the true Fisher), in eval mode."""
+    sums = {layer: _empty(layer) for layer in group.layers}
     with probing(group, training=False) as model:
-        hooks = [s.module.register_forward_hook(_watch(sums[s])) for s in group.sites if _shows_inputs(s)]
+        hooks = [s.module.register_forward_hook(_watch(sums[s])) for s in group.layers if _shows_inputs(s)]
         try:
             for inputs, _ in batches(group, count):
                 outputs = model(inputs)
@@ -68,9 +68,9 @@ def kronecker_factors(group: Group, count: int) -> list[tuple[Tensor, Tensor]]:
                     raise ValueError("mlprune draws labels from the model: its output must be samples x classes")
                 drawn = torch.distributions.Categorical(logits=outputs.detach().movedim(1, -1)).sample()
                 found = gradients(cross_entropy(outputs, drawn, reduction="sum"), group)  # the hooks gather on the way
-                for site, gradient in zip(group.sites, found):
-                    sums[site].samples += len(outputs)
-                    sums[site].without_inputs(gradient.flatten(1))
+                for layer, gradient in zip(group.layers, found):
+                    sums[layer].samples += len(outputs)
+                    sums[layer].without_inputs(gradient.flatten(1))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -85,14 +85,14 @@ def damped_inverse(matrix: Tensor, damping: float) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(damped))
 
 
-def _empty(site: Site) -> Factors:
-    outputs, inputs = site.shape[0], site.numel // site.shape[0]
-    zeros = site.weight.new_zeros
+def _empty(layer: PrunableLayer) -> Factors:
+    outputs, inputs = layer.shape[0], layer.numel // layer.shape[0]
+    zeros = layer.weight.new_zeros
     return Factors(zeros(inputs, inputs), zeros(outputs, outputs), zeros((), dtype=torch.float64))
 
 
-def _shows_inputs(site: Site) -> bool:
-    module: Any = site.module
+def _shows_inputs(layer: PrunableLayer) -> bool:
+    module: Any = layer.module
     if isinstance(module, (nn.Conv1d, nn.Conv2d)):
         return module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
     return isinstance(module, nn.Linear)

@@ -20,7 +20,7 @@ from rankprune.core.method import Group
 
 def refuse_shards(group: Group) -> None:
     """Methods that differentiate the loss by themselves need whole weights."""
-    if any(site.shards for site in group.sites):
+    if any(layer.shards for layer in group.layers):
         name = group.method.info.name
         raise ValueError(
             f"{name} differentiates the loss by itself, which sharded weights do not allow: use DDP, or prune with "
@@ -81,7 +81,7 @@ def bare(group: Group) -> nn.Module:
 def batches(group: Group, count: int | None = None) -> Iterator[tuple[Any, Any]]:
     """The first `count` batches of the data, or all, on the model's device."""
     assert group.data is not None
-    device = group.sites[0].weight.device
+    device = group.layers[0].weight.device
     number = 0
     for number, batch in enumerate(group.data, 1):
         inputs, targets = (part.to(device) if isinstance(part, Tensor) else part for part in batch)
@@ -94,7 +94,7 @@ def batches(group: Group, count: int | None = None) -> Iterator[tuple[Any, Any]]
 
 
 def weights(group: Group) -> list[nn.Parameter]:
-    return [site.parameter for site in group.sites]
+    return [layer.parameter for layer in group.layers]
 
 
 def gradients(loss: Tensor, group: Group, create_graph: bool = False) -> tuple[Tensor, ...]:

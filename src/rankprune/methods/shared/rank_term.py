@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rankprune.core.layer import Site, seeded
+from rankprune.core.layer import PrunableLayer, seeded
 from rankprune.core.schedules import Value, value_at
 
 from .rank_work import rank_gradients
@@ -39,20 +39,24 @@ class RankTerm:
         return bool(self._ratio() if isinstance(self.lam, str) else value_at(self.lam, step))
 
     def of(
-        self, sites: Sequence[Site], where: Callable[[Site], Tensor], step: int, model: nn.Module | None = None
+        self,
+        layers: Sequence[PrunableLayer],
+        where: Callable[[PrunableLayer], Tensor],
+        step: int,
+        model: nn.Module | None = None,
     ) -> list[Tensor]:
-        """The term of each site. Sizes are taken over `where(site)`, the positions at which the term will act."""
-        terms = rank_gradients(sites, value_at(self.delta, step), model)
-        layers = sum(site.count(site.weight) > 0 for site in sites) if self.reduction == "mean" else 1
+        """The term of each layer. Sizes are taken over `where(layer)`, the positions at which the term will act."""
+        terms = rank_gradients(layers, value_at(self.delta, step), model)
+        trained = sum(layer.count(layer.weight) > 0 for layer in layers) if self.reduction == "mean" else 1
         found = []
-        for site, term in zip(sites, terms):
-            positions = where(site)
+        for layer, term in zip(layers, terms):
+            positions = where(layer)
             if isinstance(self.lam, str):
-                own = rms(site, term, positions)
-                term.mul_(self._ratio() * rms(site, site.grad, positions) / own if own > 0 else 0.0)
+                own = rms(layer, term, positions)
+                term.mul_(self._ratio() * rms(layer, layer.grad, positions) / own if own > 0 else 0.0)
             else:
-                term.mul_(value_at(self.lam, step) / max(layers, 1))
-            found.append(noise(site, rms(site, term, positions), step) if self.signal == "noise" else term)
+                term.mul_(value_at(self.lam, step) / max(trained, 1))
+            found.append(noise(layer, rms(layer, term, positions), step) if self.signal == "noise" else term)
         return found
 
     def _ratio(self) -> float:
@@ -75,15 +79,15 @@ def check_lam(lam: object) -> None:
         raise ValueError(f"lam={lam!r} is neither a number from 0, nor a ratio such as 'ratio:0.3', nor a schedule")
 
 
-def rms(site: Site, values: Tensor, where: Tensor) -> float:
+def rms(layer: PrunableLayer, values: Tensor, where: Tensor) -> float:
     """Root mean square over the positions in `where`, or over all where there are none."""
-    chosen = values[where] if site.count(where) else values
+    chosen = values[where] if layer.count(where) else values
     sums = torch.stack([chosen.double().square().sum(), chosen.new_tensor(chosen.numel(), dtype=torch.float64)])
-    energy, count = (site.shards.sum(sums) if site.shards else sums).tolist()
+    energy, count = (layer.shards.sum(sums) if layer.shards else sums).tolist()
     return float((energy / count) ** 0.5) if count else 0.0
 
 
-def noise(site: Site, size: float, step: int) -> Tensor:
+def noise(layer: PrunableLayer, size: float, step: int) -> Tensor:
     """Normal noise with this root mean square: keyed by seed, step and name, so every rank draws the same."""
-    drawn = torch.randn(site.shape, generator=seeded(site.seed, step, f"{site.key}/noise"))
-    return site.part(drawn.to(site.weight)) * size
+    drawn = torch.randn(layer.shape, generator=seeded(layer.seed, step, f"{layer.key}/noise"))
+    return layer.part(drawn.to(layer.weight)) * size

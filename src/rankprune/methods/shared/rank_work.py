@@ -9,39 +9,41 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rankprune.core.method import Site
+from rankprune.core.method import PrunableLayer
 from rankprune.rank import rank_grads
 from rankprune.rank.gradient import cost
 from rankprune.rank.workers import owners as share_out
 
 
-def rank_gradients(sites: Sequence[Site], delta: float, model: nn.Module | None = None) -> list[Tensor]:
-    """This process's part of the rank gradient of each site.
+def rank_gradients(layers: Sequence[PrunableLayer], delta: float, model: nn.Module | None = None) -> list[Tensor]:
+    """This process's part of the rank gradient of each layer.
 
     Where the model is DDP's or the weights are sharded, every layer has one owner, and what it computes is what all
     use: ranks cannot differ in it, whatever their hardware. A sharded layer is gathered on its owner alone.
     """
-    peers = _peers(model, sites)
-    if peers is None or not sites:
-        return _gradients(sites, [site.weight for site in sites], delta)
-    owners = share_out([cost(_matrix_shape(site)) for site in sites], dist.get_world_size(peers))
+    peers = _peers(model, layers)
+    if peers is None or not layers:
+        return _gradients(layers, [layer.weight for layer in layers], delta)
+    owners = share_out([cost(_matrix_shape(layer)) for layer in layers], dist.get_world_size(peers))
     me = dist.get_rank(peers)
-    wholes = [site.shards.gather_on(o, site.weight) if site.shards else site.weight for o, site in zip(owners, sites)]
+    wholes = [s.shards.gather_on(o, s.weight) if s.shards else s.weight for o, s in zip(owners, layers)]
     mine = [i for i, owner in enumerate(owners) if owner == me]
-    own = _gradients([sites[i] for i in mine], [wholes[i] for i in mine], delta)  # type: ignore[misc]
+    own = _gradients([layers[i] for i in mine], [wholes[i] for i in mine], delta)  # type: ignore[misc]
     found: dict[int, Tensor] = dict(zip(mine, own))
-    return _deal_out(sites, owners, found, peers)
+    return _deal_out(layers, owners, found, peers)
 
 
-def _deal_out(sites: Sequence[Site], owners: Sequence[int], found: dict[int, Tensor], peers: Any) -> list[Tensor]:
+def _deal_out(
+    layers: Sequence[PrunableLayer], owners: Sequence[int], found: dict[int, Tensor], peers: Any
+) -> list[Tensor]:
     """From each owner to all: its rows to each where the layer is sharded, the whole otherwise."""
     parts: list[Tensor] = []
     under_way: list[Any] = []
-    for i, (site, owner) in enumerate(zip(sites, owners)):
-        if site.shards:
-            parts.append(site.shards.scatter_from(owner, found.pop(i, None), site.weight))
+    for i, (layer, owner) in enumerate(zip(layers, owners)):
+        if layer.shards:
+            parts.append(layer.shards.scatter_from(owner, found.pop(i, None), layer.weight))
             continue
-        part = found[i].contiguous() if i in found else site.weight.new_empty(site.weight.shape)
+        part = found[i].contiguous() if i in found else layer.weight.new_empty(layer.weight.shape)
         source = dist.get_global_rank(peers, owner)
         under_way.append(dist.broadcast(part, source, group=peers, async_op=True))
         parts.append(part)
@@ -50,19 +52,19 @@ def _deal_out(sites: Sequence[Site], owners: Sequence[int], found: dict[int, Ten
     return parts
 
 
-def _gradients(sites: Sequence[Site], weights: Sequence[Tensor], delta: float) -> list[Tensor]:
-    grads = rank_grads([w.transpose(0, 1) if s.transposed else w for w, s in zip(weights, sites)], delta)
-    return [grad.transpose(0, 1) if site.transposed else grad for grad, site in zip(grads, sites)]
+def _gradients(layers: Sequence[PrunableLayer], weights: Sequence[Tensor], delta: float) -> list[Tensor]:
+    grads = rank_grads([w.transpose(0, 1) if s.transposed else w for w, s in zip(weights, layers)], delta)
+    return [grad.transpose(0, 1) if layer.transposed else grad for grad, layer in zip(grads, layers)]
 
 
-def _peers(model: nn.Module | None, sites: Sequence[Site]) -> Any:
+def _peers(model: nn.Module | None, layers: Sequence[PrunableLayer]) -> Any:
     """The processes that train this model together; None where there is one."""
-    for site in sites:
-        if site.shards:
-            return site.shards.group
+    for layer in layers:
+        if layer.shards:
+            return layer.shards.group
     return model.process_group if isinstance(model, DistributedDataParallel) else None
 
 
-def _matrix_shape(site: Site) -> tuple[int, int]:
-    rows, columns = (site.shape[1], site.shape[0]) if site.transposed else (site.shape[0], site.shape[1])
-    return rows, columns * (site.numel // (rows * columns))
+def _matrix_shape(layer: PrunableLayer) -> tuple[int, int]:
+    rows, columns = (layer.shape[1], layer.shape[0]) if layer.transposed else (layer.shape[0], layer.shape[1])
+    return rows, columns * (layer.numel // (rows * columns))

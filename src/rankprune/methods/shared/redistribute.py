@@ -30,15 +30,15 @@ class Redistributing(DropGrow):
 
     def room(self, group: Group, stay: Sequence[int]) -> list[int]:
         """How many each layer can grow."""
-        return [site.numel - count for site, count in zip(group.sites, stay)]
+        return [layer.numel - count for layer, count in zip(group.layers, stay)]
 
     def update(self, group: Group) -> None:
         stay = [max(count, 1) for count in self.stay(group)]  # a layer that is empty might never return
         freed = group.budget - sum(stay)
         counts = share_out(self.shares(group, stay), freed, self.room(group, stay))
-        for site, count, more in zip(group.sites, stay, counts):
-            kept = group.keep(site, self.drop_score, count, among=site.mask)
-            site.mask.copy_(kept | group.keep(site, self.growth_key, more, without=kept))
+        for layer, count, more in zip(group.layers, stay, counts):
+            kept = group.keep(layer, self.drop_score, count, among=layer.mask)
+            layer.mask.copy_(kept | group.keep(layer, self.growth_key, more, without=kept))
         self.adapt(group, freed)
 
     def adapt(self, group: Group, freed: int) -> None:

@@ -24,7 +24,7 @@ def second_look(group: Group, closure: Callable[[], Any], climb: Callable[[], No
     with torch.random.fork_rng(devices):
         result = closure()
     with torch.no_grad():
-        weights = [(site.weight, site.weight.clone()) for site in group.sites]
+        weights = [(layer.weight, layer.weight.clone()) for layer in group.layers]
         buffers = [(b, b.clone()) for b in model.buffers()]
         climb()
     for parameter, grad in zip(parameters, earlier):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rankprune.core.method import DropGrow, Group, Site
+from rankprune.core.method import DropGrow, Group, PrunableLayer
 from rankprune.core.schedules import Value, cosine, value_at
 
 LEAST = 0.005
@@ -24,8 +24,8 @@ class SparseLearning(DropGrow):
         first = value_at(self.grow, group.step)
         return cosine(first, min(first, LEAST), group.total_steps)(group.step)
 
-    def kept_of(self, group: Group, site: Site, count: int) -> Tensor:
-        return group.keep(site, self.drop_score, count - math.ceil(count * self.fraction(group)), among=site.mask)
+    def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
+        return group.keep(layer, self.drop_score, count - math.ceil(count * self.fraction(group)), among=layer.mask)
 
-    def grow_score(self, site: Site) -> Tensor:
-        return site.grad.abs()
+    def grow_score(self, layer: PrunableLayer) -> Tensor:
+        return layer.grad.abs()

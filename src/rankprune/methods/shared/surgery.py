@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from rankprune.core.method import Group, Score, Site
+from rankprune.core.method import Group, PrunableLayer, Score
 from rankprune.core.schedules import Step, as_step
 
 from .probe import refuse_shards
@@ -16,7 +16,7 @@ from .rounds import check_rounds, evenly
 
 @dataclass
 class Surgery(Score):
-    """Removing w costs w²/(2 [F⁻¹]_ww) under a quadratic model with curvature F; `site.scratch` holds the diagonal.
+    """Removing w costs w²/(2 [F⁻¹]_ww) under a quadratic model with curvature F; `layer.scratch` holds the diagonal.
 
     `rounds` prunings at even distances follow Zhu & Gupta's cubic up to `prune_end`, where the last lands on the target
     exactly; with prune_end=0, or by `rankprune.prune`, there is one, at once.
@@ -41,6 +41,6 @@ class Surgery(Score):
         left = 1 - (group.update_number() + 1) / steps if steps else 0.0
         return group.final + round((group.total - group.final) * left**3)
 
-    def score(self, site: Site) -> Tensor:
-        assert site.scratch is not None
-        return site.weight.square() / (2 * site.scratch)
+    def score(self, layer: PrunableLayer) -> Tensor:
+        assert layer.scratch is not None
+        return layer.weight.square() / (2 * layer.scratch)

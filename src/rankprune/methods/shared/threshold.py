@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, Latent, Site
+from rankprune.core.method import Group, Latent, PrunableLayer
 from rankprune.core.schedules import Step, as_ramp, cubic
 
 
@@ -42,14 +42,14 @@ class Thresholded(Latent):
     def reached_at(self, group: Group) -> int:
         return max(as_ramp(self.prune_start, self.prune_end, group.total_steps)[1], 1)
 
-    def latent_at(self, site: Site, score: Tensor) -> Tensor:
+    def latent_at(self, layer: PrunableLayer, score: Tensor) -> Tensor:
         """The size of latent whose score this is; 0 for the score -inf."""
         return score.clamp_min(0.0)
 
     def start(self, group: Group) -> None:
         super().start(group)
-        for site in group.sites:
-            site.state["threshold"] = site.weight.new_zeros(())
+        for layer in group.layers:
+            layer.state["threshold"] = layer.weight.new_zeros(())
 
     def update(self, group: Group) -> None:
         self.cut_to(group, self.scheduled(group))
@@ -57,32 +57,32 @@ class Thresholded(Latent):
     def cut_to(self, group: Group, budget: int) -> None:
         """Keep the best by score within this budget, and set the thresholds at the largest that does not stay."""
         self.keep_best(group, budget)
-        cost = [site.cost if self.budget == "macs" else 1 for site in group.sites]
-        cut = [largest_cut(site, self.score(site)) / c for site, c in zip(group.sites, cost)]
+        cost = [layer.cost if self.budget == "macs" else 1 for layer in group.layers]
+        cut = [largest_cut(layer, self.score(layer)) / c for layer, c in zip(group.layers, cost)]
         if self.distribution == "global":
             cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
-        for site, c, value in zip(group.sites, cost, cut):
-            site.state["threshold"] = self.latent_at(site, value * c).to(site.weight)
+        for layer, c, value in zip(group.layers, cost, cut):
+            layer.state["threshold"] = self.latent_at(layer, value * c).to(layer.weight)
 
-    def effective(self, site: Site) -> Tensor:
-        latent = site.state["latent"]
-        if 4 * int(torch.count_nonzero(site.mask)) > latent.numel():
-            return torch.where(site.mask, self._shrunk(site, latent, site.reserved), 0.0)
-        kept = site.mask.reshape(-1).nonzero().view(-1)  # a root is dear: only of the few that stay
-        reserved = None if site.reserved is None else site.reserved.reshape(-1)[kept]
+    def effective(self, layer: PrunableLayer) -> Tensor:
+        latent = layer.state["latent"]
+        if 4 * int(torch.count_nonzero(layer.mask)) > latent.numel():
+            return torch.where(layer.mask, self._shrunk(layer, latent, layer.reserved), 0.0)
+        kept = layer.mask.reshape(-1).nonzero().view(-1)  # a root is dear: only of the few that stay
+        reserved = None if layer.reserved is None else layer.reserved.reshape(-1)[kept]
         image = latent.new_zeros(latent.numel())
-        image[kept] = self._shrunk(site, latent.reshape(-1)[kept], reserved)
+        image[kept] = self._shrunk(layer, latent.reshape(-1)[kept], reserved)
         return image.view(latent.shape)
 
-    def _shrunk(self, site: Site, values: Tensor, reserved: Tensor | None) -> Tensor:
-        size, threshold = values.abs(), site.state["threshold"]
+    def _shrunk(self, layer: PrunableLayer, values: Tensor, reserved: Tensor | None) -> Tensor:
+        size, threshold = values.abs(), layer.state["threshold"]
         shrinks = size > threshold if reserved is None else (size > threshold) & ~reserved
         small = size - threshold if self.p == 1 else (size**self.p - threshold**self.p).clamp_min_(0) ** (1 / self.p)
         return torch.where(shrinks, small.copysign(values), values)
 
 
-def largest_cut(site: Site, score: Tensor) -> Tensor:
-    """The largest score outside the mask, over all ranks that share the site; -inf where all stays."""
-    cut = score.masked_fill(site.mask, -torch.inf)
+def largest_cut(layer: PrunableLayer, score: Tensor) -> Tensor:
+    """The largest score outside the mask, over all ranks that share the layer; -inf where all stays."""
+    cut = score.masked_fill(layer.mask, -torch.inf)
     found = cut.max() if cut.numel() else cut.new_tensor(-torch.inf)  # a rank may hold no row
-    return found if site.shards is None else site.shards.max(found)
+    return found if layer.shards is None else layer.shards.max(found)
