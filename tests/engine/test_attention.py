@@ -137,3 +137,33 @@ def test_torchvision_s_shifted_windows(version):
         downsample_layer=getattr(swin, f"PatchMerging{version}"),
     )  # fmt: skip
     agree(module, 3, 32, 48, batches=(1, 3), threads=(2,), scale=1.0)
+
+
+class Padded(nn.Module):
+    """Causal attention over token embeddings with a padding mask: a boolean mask that is computed from the inputs."""
+
+    def __init__(self, safe: bool) -> None:
+        super().__init__()
+        self.embedding, self.qkv, self.safe = nn.Embedding(50, 12), nn.Linear(12, 36), safe
+
+    def forward(self, ids, keep):
+        tokens = ids.shape[1]
+        q, k, v = self.qkv(self.embedding(ids)).unflatten(-1, (3, 2, 6)).permute(2, 0, 3, 1, 4)  # [N, heads, T, dim]
+        allowed = torch.ones(tokens, tokens, dtype=torch.bool).tril() & keep.bool()[:, None, None]  # [N, 1, T, T]
+        if self.safe:
+            return F.scaled_dot_product_attention(q, k, v, allowed)
+        bias = torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
+        return ((q @ k.transpose(-2, -1)) * 6**-0.5 + bias).softmax(-1) @ v
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_tokens_that_may_look_at_nothing_are_what_torch_has_for_them(safe):
+    """Padding in front leaves no key to the first tokens: 0 from torch's attention, NaN from a softmax written out."""
+    torch.manual_seed(0)
+    module, ids, keep = Padded(safe).eval(), torch.randint(0, 50, (3, 11)), torch.ones(3, 11, dtype=torch.int64)
+    keep[1, :4], keep[2, 7:] = 0, 0
+    fast = rp.compile(module, (ids[:1], keep[:1]), threads=1, tune=False)
+    assert not any("attention" in operator or "matmul" in operator for operator in fast.islands)
+    want, got = module(ids, keep), fast(ids, keep)
+    assert bool((want[1] == 0).any() if safe else want[1].isnan().any())
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5, equal_nan=True)

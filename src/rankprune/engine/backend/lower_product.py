@@ -26,13 +26,13 @@ class Product(Params):
 
 
 class Softmax(Params):
-    _fields_ = fields("View in, out; int64_t channels, rows, groups, flat")
+    _fields_ = fields("View in, out; int64_t channels, rows, groups, flat, safe")
 
 
 class Attention(Params):
     _fields_ = fields(
         "Operand q, k, v, out; Operand bias; int64_t groups, heads, dim, value_dim, tokens, keys;"
-        "int64_t scale_group, scale_head; Floats scale, constant"
+        "int64_t scale_group, scale_head, safe; Floats scale, constant"
     )
 
 
@@ -82,7 +82,8 @@ def softmax(state: Lowering, node: Node) -> None:
     count = math.prod(shape) if len(shape) == 1 and not state.images else 0
     state.call(
         lambda: Softmax(
-            layout.view(source.at), out.view(target.at), layout.channels // groups, layout.rows, groups, count
+            layout.view(source.at), out.view(target.at), layout.channels // groups, layout.rows, groups, count,
+            node.attrs.get("safe", 0),
         ),
         1 if count else layout.rows * groups, [source, target],
     )  # fmt: skip
@@ -121,7 +122,7 @@ def attention(state: Lowering, node: Node) -> None:
         lambda: Attention(
             place(ql, q.at, n["q"]), place(kl, k.at, n["k"]), place(vl, v.at, n["v"]),
             result(out, target.at, heads, tokens, value_dim, n["stacked"]), bias(), groups, heads, dim, value_dim,
-            tokens, keys, scale_group * scale.shape[1], scale_head, scale.ctypes.data,
+            tokens, keys, scale_group * scale.shape[1], scale_head, n.get("safe", 0), scale.ctypes.data,
             None if constant is None else constant.ctypes.data,
         ),
         groups * heads * -(-tokens // kernel_constant("kTokens")), uses, arrays,

@@ -117,8 +117,19 @@ def _steps(local: np.ndarray, shape: tuple[int, ...]) -> Spec | None:
     return spec if np.array_equal(made[0], token) and np.array_equal(made[1], channel) else None
 
 
-def softmax(graph: Graph, x: Ref, dim: int, *_: Any) -> Ref:
-    """Over groups of channels of the value as it lies, or over the last axis of a copy."""
+def softmax(graph: Graph, x: Ref, dim: int, *_: Any, safe: bool = False) -> Ref:
+    """Over groups of channels of the value as it lies, or over the last axis of a copy.
+
+    Args:
+        graph: Gains the operator.
+        x: The scores.
+        dim: The axis of `x`, without the batch.
+        safe: Whether scores that are all -inf give 0 instead of NaN, as in torch's attention.
+
+    Raises:
+        Unsupported: The axis is the batch.
+    """
+    more = {"safe": 1} if safe else {}
     apart, split = x.apart()
     dim %= x.view.ndim
     if split is not None and split <= dim:
@@ -133,10 +144,10 @@ def softmax(graph: Graph, x: Ref, dim: int, *_: Any) -> Ref:
     runs = local.reshape(-1, size)
     if len(shape) == 2 and local.size == x.count and shape[1] % size == 0 and _in_runs(runs):
         groups = {"groups": shape[1] // size} if shape[1] > size else {}
-        made = emit(graph, "softmax", [x.value], shape, attrs=groups)
+        made = emit(graph, "softmax", [x.value], shape, attrs=groups | more)
         return Ref(made.value, x.view, x.count)
     flat = local.shape if local.ndim == 1 else (runs.shape[0], size)
-    made = emit(graph, "softmax", [pick(graph, x.value, local.reshape(flat))], flat)
+    made = emit(graph, "softmax", [pick(graph, x.value, local.reshape(flat))], flat, attrs=more)
     view = np.moveaxis(made.view.reshape(IMAGES, *local.shape), -1, dim - (axis < dim) + 1)
     return Ref(made.value, np.moveaxis(view, 0, axis).reshape(x.view.shape), made.count)
 
@@ -169,7 +180,7 @@ def attention(
         given = mask.detach().numpy()
         allowed = np.where(given, 0.0, -np.inf) if given.dtype == bool else given
         scores = constant(graph, "add", scores, allowed.astype(np.float32))
-    return matmul(graph, softmax(graph, scores, -1), v, True)
+    return matmul(graph, softmax(graph, scores, -1, safe=mask is not None), v, True)
 
 
 def _repeated(x: Any, like: Any) -> Any:

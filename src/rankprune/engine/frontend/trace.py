@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from .call import Call
 from .functional import functional, memory, writes
 from .inline import inline
+from .masks import float_masks
 
 
 class CannotFollow(ValueError):
@@ -65,6 +66,7 @@ def trace(module: nn.Module, call: Call) -> Traced:
         inline(exported.graph_module)
         exported = functional(exported)
         inline(exported.graph_module)
+        float_masks(exported.graph_module)
     except SelfChanging:
         raise
     except Exception as error:

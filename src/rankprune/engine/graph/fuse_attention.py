@@ -70,6 +70,8 @@ def _join(graph: Graph, last: Node, made: dict[int, Node], reads: dict[int, list
         "q": node.attrs["a"], "k": node.attrs["b"], "v": _keys_first(last.attrs["b"]),
         "sizes": [groups, heads, tokens, keys, node.attrs["sizes"][4], value_dim], "stacked": last.attrs["stacked"],
     }  # fmt: skip
+    if "safe" in softmax.attrs:
+        attrs["safe"] = softmax.attrs["safe"]
     return Node("attention", inputs, last.output, last.name, attrs, arrays)
 
 

@@ -186,7 +186,7 @@ OPERATORS: dict[str, Operator] = {
             and out[-1] % node.attrs.get("groups", 1) == 0
             and (len(out) == 2 or node.attrs.get("groups", 1) == 1)
         ),
-        optional={"groups": integer(1)},
+        optional={"groups": integer(1), "safe": integer(0, 1)},
     ),
     "product": Operator(
         (2, 2), _product, {"a": integers(10), "b": integers(10), "sizes": integers(5, 1), "stacked": integer(0, 1)}
@@ -196,6 +196,7 @@ OPERATORS: dict[str, Operator] = {
         _attention,
         {**{name: integers(10) for name in "qkv"}, "sizes": integers(6, 1), "stacked": integer(0, 1)},
         _attention_arrays,
+        optional={"safe": integer(0, 1)},
     ),
     "mean": Operator((1, 1), _mean),
     "gather": Operator((1, 1), _gather, arrays=_gather_arrays),

@@ -118,8 +118,8 @@ RP_STRUCT(Binary, RP_BINARY)
 #define RP_NORM(F) F(View, in, out) F(int64_t, slabs, channels, rows) F(Floats, weight, bias) F(double, eps)
 RP_STRUCT(Norm, RP_NORM)
 
-// Over the channels of each group; flat > 0: over so many floats of a vector.
-#define RP_SOFTMAX(F) F(View, in, out) F(int64_t, channels, rows, groups, flat)
+// Over the channels of each group; flat > 0: over so many floats of a vector. safe: all -inf gives 0, not NaN.
+#define RP_SOFTMAX(F) F(View, in, out) F(int64_t, channels, rows, groups, flat, safe)
 RP_STRUCT(Softmax, RP_SOFTMAX)
 
 // out[column][row] = scale * sum over depth of a[row][depth] b[column][depth]; rows of a lie together, as those of out.
@@ -133,7 +133,7 @@ RP_STRUCT(Product, RP_PRODUCT)
 #define RP_ATTENTION(F)                                                                                             \
     F(Operand, q, k, v, out)                 /* rows: tokens, keys, keys, tokens */                                 \
     F(Operand, bias)                         /* row: 0 or 1, the stride of tokens; depth: of keys. at -1: none */   \
-    F(int64_t, groups, heads, dim, value_dim, tokens, keys, scale_group, scale_head)                                \
+    F(int64_t, groups, heads, dim, value_dim, tokens, keys, scale_group, scale_head, safe)                          \
     F(Floats, scale, constant)               /* scales; the bias if it is not in the arena */
 RP_STRUCT(Attention, RP_ATTENTION)
 

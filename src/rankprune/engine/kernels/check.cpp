@@ -215,6 +215,7 @@ struct Checker {
     void softmax(const Softmax& p, int64_t given) {
         counts({p.channels, p.rows, p.groups});
         need(p.flat >= 0, "a negative extent");
+        need(p.safe == 0 || p.safe == 1, "a flag that is neither 0 nor 1");
         if (wrong) return;
         tasks(p.flat ? Wide(1) : Wide(p.rows) * p.groups, given);
         Wide channels = Wide(p.channels) * p.groups;
@@ -260,6 +261,7 @@ struct Checker {
         span(p.out.at, reach(p.out, p.groups, p.heads, p.tokens, p.value_dim) + 1, false);
         need(between(0, p.scale_group, kFar) && between(0, p.scale_head, kFar), "a stride that is too large");
         array(p.scale, Wide(p.groups - 1) * p.scale_group + Wide(p.heads - 1) * p.scale_head + 1);
+        need(p.safe == 0 || p.safe == 1, "a flag that is neither 0 nor 1");
         need(p.bias.at >= -1, "a bias before the beginning of the arena");
         if (p.bias.at >= 0) {
             need(p.bias.row == 0 || p.bias.row == 1, "tokens of a bias that do not lie together");

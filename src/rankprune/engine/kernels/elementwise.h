@@ -70,15 +70,17 @@ static void run_norm(const void* params, int64_t task, float* arena, float*) {
         norm_rows<1>(p, in, out);
 }
 
-static void softmax_column(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count) {
+static void softmax_column(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count, bool safe) {
     Vec top = Vec::load(in);
     for (int64_t i = 1; i < count; i++) top = max(Vec::load(in + i * in_step), top);
+    if (safe) top = max(Vec::of(-__FLT_MAX__), top);  // exp(-inf - top) is then 0
     Vec total = zero();
     for (int64_t i = 0; i < count; i++) {
         Vec e = exp(Vec::load(in + i * in_step) - top);
         total = total + e;
         e.store(out + i * out_step);
     }
+    if (safe) total = keep_nan(total, max(Vec::of(__FLT_MIN__), total));  // 1 or more unless all were -inf
     Vec inverse = Vec::of(1.f) / total;
     for (int64_t i = 0; i < count; i++) (Vec::load(out + i * out_step) * inverse).store(out + i * out_step);
 }
@@ -88,14 +90,16 @@ static void run_softmax(const void* params, int64_t task, float* arena, float*) 
     if (!p.flat) {
         int64_t first = task / p.rows * p.channels, row = task % p.rows * kLanes;
         softmax_column(arena + p.in.at + first * p.in.chan + row, p.in.chan, arena + p.out.at + first * p.out.chan + row,
-                       p.out.chan, p.channels);
+                       p.out.chan, p.channels, p.safe);
         return;
     }
     const float* in = arena + p.in.at;
     float *out = arena + p.out.at, top = in[0];
     for (int64_t i = 1; i < p.flat; i++) top = in[i] > top ? in[i] : top;
     double total = 0;
-    for (int64_t i = 0; i < p.flat; i++) total += out[i] = std::exp(in[i] - top);
+    bool none = p.safe && top == -INFINITY;
+    for (int64_t i = 0; i < p.flat; i++) total += out[i] = std::exp(in[i] - (none ? 0 : top));
+    if (none) total = 1;
     for (int64_t i = 0; i < p.flat; i++) out[i] = float(out[i] / total);
 }
 

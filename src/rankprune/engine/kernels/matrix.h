@@ -113,7 +113,7 @@ static void attend(const Attention& p, int64_t group, int64_t head, int64_t toke
                 (Vec::load(s) + (p.bias.row ? Vec::loadu(b + r * kLanes) : Vec::of(*b))).store(s);
             }
     }
-    for (int r = 0; r < R; r++) softmax_column(scratch + r * kLanes, kStep, scratch + r * kLanes, kStep, p.keys);
+    for (int r = 0; r < R; r++) softmax_column(scratch + r * kLanes, kStep, scratch + r * kLanes, kStep, p.keys, p.safe);
     float* made = scratch + p.keys * kStep;
     product<R>(arena + place(p.v, group, head, 0), p.v.depth, p.v.row, p.value_dim, scratch, kStep, p.keys, 1.f, made,
                kStep);
