@@ -119,7 +119,7 @@ def test_bad_input_is_one_sentence(
     assert all(word in err for word in words), err
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.long)])
 def test_a_terminal_without_greek_is_spoken_to_in_words(encoding: str, runs: Path) -> None:
     """Also where the name of a file is in none of its letters: a finished command must not fail while it prints."""
     env = {**os.environ, "PYTHONIOENCODING": encoding}
@@ -304,7 +304,7 @@ sys.exit(main({argv!r}))
         ("pydantic", ["train", "fashion-dense"]),
         ("yaml", ["recipes"]),
         ("timm", ["train", "fashion-dense", "ema.decay=0.9"]),
-        ("torchvision", ["train", "fashion-dense", "model.name=torchvision:resnet18"]),
+        pytest.param("torchvision", ["train", "fashion-dense", "model.name=torchvision:resnet18"], marks=pytest.mark.long),
         ("shtab", ["completion", "bash"]),
     ],
 )

@@ -144,7 +144,7 @@ def fit(model: nn.Module, data: Any, method: str | None, **options: Any) -> floa
     return float(torch.cat(right).mean())
 
 
-@pytest.mark.parametrize(("name", "chosen"), [("rpg", 3), ("gmp", 3)])
+@pytest.mark.parametrize(("name", "chosen"), [("rpg", 3), pytest.param("gmp", 3, marks=pytest.mark.long)])
 def test_the_default_is_as_good_as_a_well_chosen_period(
     trained: tuple[nn.Module, Any], name: str, chosen: int
 ) -> None:

@@ -88,7 +88,14 @@ def newest(folder: Path | None) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "sharded" not in case])
+# Each alone of what the last case has together: the moments of the long tests suffice for them.
+ALONE = ("AMP, EMA, accumulation, clipping", "two processes")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.long if case in ALONE else ()) for case in CASES if "sharded" not in case],
+)
 def test_killed_at_a_random_moment(server: Server, undisturbed: dict[str, Any], tmp_path: Path, case: str) -> None:
     chance = random.Random(case)
     places = [kill(server, case, tmp_path, chance.randrange(1, 5), chance.uniform(0, 0.03)) for _ in range(2)]

@@ -174,7 +174,8 @@ def start(out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+# SIGKILL at random moments: test_kill.py, in the short suite.
+@pytest.mark.parametrize("signum", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGTERM])
 def test_a_killed_process_loses_nothing(tmp_path: Path, signum: signal.Signals, whole_run: Path) -> None:
     recipe = load_recipe(REAL[0], REAL[1:])
     folder = RunFolder.of(recipe, tmp_path).path

@@ -66,8 +66,10 @@ def alone(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     return found
 
 
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
-@pytest.mark.parametrize("case", ["plain", "varied"])
+@pytest.mark.parametrize(
+    ("case", "how"),
+    [("plain", "ddp"), ("varied", "fsdp"), *(pytest.param(*pair, marks=pytest.mark.long) for pair in (("plain", "fsdp"), ("varied", "ddp")))],
+)
 def test_two_processes_give_the_run_of_one(server: Server, alone: dict[str, Path], tmp_path: Path, how: str, case: str) -> None:
     more = VARIED if case == "varied" else []
     server.run([*DOUBLE, *more, f"parallel={how}"], tmp_path, world=2)
