@@ -30,6 +30,24 @@ def test_each_example_is_tested_and_listed() -> None:
     assert names == set(PROMISES)
     listed = (EXAMPLES / "README.md").read_text()
     assert all(f"({name}.py)" in listed for name in names)
+    assert all(f"({path.name})" in listed for path in EXAMPLES.glob("*.ipynb"))
+
+
+# What a cell of the notebook must print, beside running through.
+NOTEBOOK = (r"accuracy: dense [\d.]+%, 98 % sparse [\d.]+%", r"bytes dense, [\d,]+ bytes sparse: [\d.]+%", r"weights [\d.]+ MB -> ", r"report\.html")
+
+
+@pytest.mark.long
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(EXAMPLES / "own_model.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert all(not cell.outputs for cell in notebook.cells if cell.cell_type == "code")  # stored without outputs
+    nbclient.NotebookClient(notebook, timeout=500, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    printed = "".join(out.get("text", "") for cell in notebook.cells if cell.cell_type == "code" for out in cell.outputs)
+    assert all(re.search(promise, printed) for promise in NOTEBOOK), printed
+    assert (tmp_path / "report.html").stat().st_size > 1_000_000
 
 
 @pytest.mark.long
