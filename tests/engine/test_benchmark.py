@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from rankprune.lab.bench.benchmark import benchmark
+from rankprune.lab.bench.benchmark import benchmark, in_turns, timed
 from rankprune.lab.models import create_model
 
 
@@ -28,3 +28,12 @@ def test_engines_in_turns_agree_and_absent_ones_are_named(tmp_path, monkeypatch)
     assert "deepsparse is left out" in str(found)
     with pytest.raises(ValueError, match="no engine tensorrt"):
         benchmark(model, torch.zeros(1, 3, 32, 32), ("tensorrt",))
+
+
+def test_an_output_of_zeros_has_an_error_and_not_nan():
+    zeros = torch.nn.Linear(4, 3)
+    for parameter in zeros.parameters():
+        torch.nn.init.zeros_(parameter)
+    exact = in_turns(zeros, {"a": lambda x: timed(lambda: zeros(torch.from_numpy(x)).detach().numpy())}, (1, 4), 1)
+    off = in_turns(zeros, {"a": lambda x: timed(lambda: zeros(torch.from_numpy(x)).detach().numpy() + 0.5)}, (1, 4), 1)
+    assert (exact[0].error, off[0].error) == (0.0, 0.5)

@@ -56,3 +56,17 @@ class Resize(nn.Module):
 )  # fmt: skip
 def test_resampling(function):
     agree(Resize(function), 3, 6, 9)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Conv3d(3, 4, 3, padding=1),
+        nn.Conv3d(4, 6, (2, 3, 1), stride=(2, 1, 2), padding=(1, 0, 2), groups=2),
+        nn.Conv3d(3, 4, (2, 1, 3), dilation=(3, 1, 2), bias=False),
+        nn.Sequential(nn.Conv3d(3, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
+    ],
+)
+def test_convolutions_of_volumes(module):
+    first = module[0] if isinstance(module, nn.Sequential) else module
+    agree(module, first.in_channels, 5, 6, 9, batches=(1, 3))

@@ -14,10 +14,12 @@ from . import (
     operators_reduce,
     operators_resample,
     operators_view,
+    operators_volume,
 )
 
 _PARTS = (
-    operators_layer, operators_elementwise, operators_attention, operators_reduce, operators_resample, operators_view
+    operators_layer, operators_elementwise, operators_attention, operators_reduce, operators_resample, operators_view,
+    operators_volume,
 )  # fmt: skip
 
 

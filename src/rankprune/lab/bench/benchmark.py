@@ -30,7 +30,7 @@ class Row:
     minimum: float
     median: float
     images_per_second: float
-    error: float  # largest difference from torch, as a share of the output's scale
+    error: float  # largest difference from torch, as a share of the output's scale (1 where that is 0)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,8 @@ def in_turns(model: nn.Module, engines: Mapping[str, Run], shape: Sequence[int],
     with torch.inference_mode():
         want = joined(model(torch.from_numpy(x)))
     seconds, outputs = turns(engines, x, rounds)
-    error = {name: float(np.abs(got - want).max() / np.abs(want).max()) for name, got in outputs.items()}
+    scale = np.abs(want).max() or 1.0  # of an output of zeros, the difference itself
+    error = {name: float(np.abs(got - want).max() / scale) for name, got in outputs.items()}
     medians = {name: statistics.median(s) for name, s in seconds.items()}
     return tuple(Row(name, min(s), medians[name], shape[0] / medians[name], error[name]) for name, s in seconds.items())
 

@@ -1,0 +1,63 @@
+"""Convolution and pooling of volumes [batch, channels, depth, height, width], as images for each output depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from rankprune.engine.graph.graph import Graph, Unsupported
+
+from .operators_layer import adaptive_avg_pool, conv2d
+from .operators_view import stack
+from .refs import IMAGES, Ref
+
+
+def _volume(x: Any) -> Ref:
+    if not isinstance(x, Ref) or x.view.ndim != 5 or x.batch_axis():
+        raise Unsupported("not a batch of volumes")
+    return x
+
+
+def _triple(value: Any) -> list[int]:
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return [int(v) for v in (values * 3 if len(values) == 1 else values)]
+
+
+def conv3d(
+    graph: Graph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Ref:  # fmt: skip
+    """Each output depth is a 2-D convolution whose input channels are the channels of all depths its taps read."""
+    x = _volume(x)
+    if not isinstance(weight, Tensor) or isinstance(padding, str):
+        raise Unsupported("a 3-D convolution by a computed weight or with a padding given by name")
+    stride, padding, dilation = _triple(stride), _triple(padding), _triple(dilation)
+    outputs, inputs, taps = weight.shape[:3]
+    _, channels, depth, height, width = x.view.shape
+    size = (depth + 2 * padding[0] - dilation[0] * (taps - 1) - 1) // stride[0] + 1
+    slices = []
+    for z in range(size):
+        read = [(t, z * stride[0] - padding[0] + t * dilation[0]) for t in range(taps)]
+        read = [(t, at) for t, at in read if 0 <= at < depth]  # a tap in the padding adds nothing
+        if not read:
+            raise Unsupported("a 3-D convolution with outputs that lie in the padding")
+        seen = x.view[:, :, [at for _, at in read]].reshape(IMAGES, channels * len(read), height, width)
+        kernel = weight[:, :, [t for t, _ in read]].reshape(outputs, inputs * len(read), *weight.shape[3:])
+        image = Ref(x.value, seen, x.count)
+        slices.append(conv2d(graph, image, kernel, bias, stride[1:], padding[1:], dilation[1:], groups))
+    return stack(graph, slices, 2)
+
+
+def adaptive_avg_pool3d(graph: Graph, x: Any, size: Any) -> Ref:
+    """Of the whole volume: an image of all its rows."""
+    x = _volume(x)
+    if _triple(size) != [1, 1, 1]:
+        raise Unsupported("an adaptive average of parts of a volume")
+    batch, channels, depth, height, width = x.view.shape
+    made = adaptive_avg_pool(graph, Ref(x.value, x.view.reshape(batch, channels, depth * height, width), x.count), 1)
+    return Ref(made.value, made.view[..., None], made.count)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {"conv3d": conv3d, "adaptive_avg_pool3d": adaptive_avg_pool3d}
