@@ -1,13 +1,14 @@
-"""What an installation takes: python benchmarks/install.py [PIP ARGUMENT …]
+"""What an installation takes: python benchmarks/install.py [--extras core,lab,all] [PIP ARGUMENT …]
 
-In a fresh virtual environment for each of the core, `[lab]` and `[all]`: seconds and megabytes. The arguments are those
-of the `pip install` that comes first and brings torch:
+In a fresh virtual environment for each of the core, `[lab]` and `[all]`: seconds and megabytes. Other arguments are
+those of the `pip install` that comes first and brings torch:
 
     python benchmarks/install.py torch torchvision --index-url https://download.pytorch.org/whl/cpu
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -36,13 +37,16 @@ def version(folder: Path, package: str) -> str:
     return subprocess.check_output([str(folder / "bin" / "python"), "-c", code], text=True).strip()
 
 
-def main(torch: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--extras", default="core,lab,all")
+    options, torch = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as scratch:
-        for extra in ("", "[lab]", "[all]"):
-            folder = Path(scratch) / f"environment{extra.strip('[]')}"
+        for name in options.extras.split(","):
+            extra, folder = "" if name == "core" else f"[{name}]", Path(scratch) / name
             venv.create(folder, with_pip=True)
             empty = megabytes(folder)
-            seconds = pip(folder, *torch)
+            seconds = pip(folder, *(torch or ["torch"]))
             before = megabytes(folder)
             more = pip(folder, f"{ROOT}{extra}")
             after = megabytes(folder)
@@ -55,4 +59,4 @@ def main(torch: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["torch"])
+    main()
