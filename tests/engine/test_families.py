@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("timm")
 pytest.importorskip("transformers")
 
 PATH = Path(__file__).resolve().parents[2] / "benchmarks" / "networks.py"
+sys.path.insert(0, str(PATH.parent))  # for _user_networks, beside it
 spec = importlib.util.spec_from_file_location("networks", PATH)
 networks = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(networks)
