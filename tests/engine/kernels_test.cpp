@@ -17,10 +17,10 @@ static float uniform() { return std::uniform_real_distribution<float>(-1, 1)(ran
 static int64_t between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_bits); }
 
 // One 1x1 convolution [channel][row][8] -> [channel][row][8] with a residual and ReLU; true: as the plain loop says.
-static bool one(const char* variant, int64_t width, int64_t height, bool at_once) {
+static bool one(const char* variant, int64_t width, int64_t height, int64_t lanes, bool at_once) {
     int64_t slabs = between(1, 3), rows = between(1, 17), ins = between(1, 9), chunks = between(1, 5), outs = chunks * width;
     int64_t blocks = between(1, 3), groups = between(1, chunks);
-    height = std::min(height, rows);
+    height = std::min(height, lanes == 16 ? (rows + 1) / 2 * 2 : rows);
     std::vector<float> weight(size_t(outs * ins)), bias(static_cast<size_t>(outs));
     for (float& w : weight) w = between(0, 2) ? 0.f : uniform();
     for (float& b : bias) b = uniform();
@@ -49,7 +49,7 @@ static bool one(const char* variant, int64_t width, int64_t height, bool at_once
     c.out = {in_size + out_size, outs * rows * kLanes, rows * kLanes};
     c.step = kLanes;
     c.slabs = slabs; c.rows = rows; c.channels = outs; c.activation.kind = kRelu;
-    c.width = width; c.height = height; c.groups = groups; c.blocks = blocks;
+    c.width = width; c.height = height; c.lanes = lanes; c.groups = groups; c.blocks = blocks;
     c.values = values.data(); c.bias = bias.data(); c.offsets = offsets.data();
     c.starts = starts.data(); c.base = base.data(); c.splits = splits.data();
     rp_program* p = rp_new(variant, at_once ? 1 : between(1, 3), in_size + 2 * out_size, outs * height * kLanes);
@@ -89,14 +89,18 @@ static bool one(const char* variant, int64_t width, int64_t height, bool at_once
 
 int main() {
     for (int v = 0; const char* variant = rp_variant(v); v++)
-        for (int64_t width : {1, 2, 4})
-            for (int64_t height = 1; height <= (width == 1 ? 14 : width == 2 ? 6 : 3); height++)
-                for (bool at_once : {false, true})
-                    for (int turn = 0; turn < 3; turn++)
-                        if (!one(variant, width, height, at_once)) {
-                            std::printf("%s %ldx%ld is wrong\n", variant, long(width), long(height));
-                            return 1;
-                        }
+        for (int64_t lanes = 8; lanes <= rp_lanes(variant); lanes += 8)
+            for (int64_t width : {1, 2, 4}) {
+                bool wide = lanes == 16;
+                int64_t tallest = width == 1 ? (wide ? 16 : 14) : width == 4 ? (wide ? 12 : 3) : wide ? 0 : 6;
+                for (int64_t height = lanes / 8; height <= tallest; height += lanes / 8)
+                    for (bool at_once : {false, true})
+                        for (int turn = 0; turn < 3; turn++)
+                            if (!one(variant, width, height, lanes, at_once)) {
+                                std::printf("%s %ldx%ld of %ld lanes is wrong\n", variant, long(width), long(height), long(lanes));
+                                return 1;
+                            }
+            }
     std::puts("all kernels agree");
     return 0;
 }

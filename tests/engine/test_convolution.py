@@ -51,7 +51,7 @@ def problems(draw):
     density = draw(st.sampled_from([0.0, 0.02, 0.3, 0.7, 1.0]))
     width = draw(st.sampled_from([1, 2, 4]))
     choice = Choice(
-        width, draw(st.integers(1, 14)), draw(st.integers(0, 4)), draw(st.integers(1, 5)), draw(st.booleans())
+        width, draw(st.integers(1, 16)), draw(st.integers(0, 4)), draw(st.booleans()), draw(st.sampled_from([8, 16]))
     )
     return {
         "groups": groups, "inputs": inputs, "outputs": outputs, "kernel": kernel, "stride": stride, "dilation": dilation,
@@ -184,7 +184,7 @@ def test_which_values_are_made_among_the_planes_of_their_reader():
     graph = Graph([(4, 9, 13)], [], [0])
 
     def among(nodes: list[Node]) -> Layout | None:
-        state = Lowering(Graph(graph.shapes, nodes, [0], graph.outputs), False, 1, {}, Packs(), Meter(Limits(), 1))
+        state = Lowering(Graph(graph.shapes, nodes, [0], graph.outputs), False, 1, 8, {}, Packs(), Meter(Limits(), 1))
         return among_planes(state, 0)
 
     def reader(kernel: int, stride: int, padding: int) -> int:
@@ -195,7 +195,7 @@ def test_which_values_are_made_among_the_planes_of_their_reader():
         return among(graph.nodes)
 
     made = reader(3, 1, 1)  # three planes of 11 rows; the value begins in the second row of the middle one
-    assert (made.channel, made.origin) == (3 * 11 * 8, (11 + 1) * 8)
+    assert (made.channel, made.origin) == (17 * 16, (11 + 1) * 8)  # 16.5 cache lines, so 17
     assert reader(3, 2, 1) is None
     assert reader(3, 1, 0) is None
     assert reader(1, 1, 0) is None

@@ -96,7 +96,7 @@ def test_these_networks_have_every_operator():
 
 
 def saved(tmp_path) -> bytes:
-    planfile.write(tmp_path / "net.plan", network(), {False: {0: Choice(1, 5, 2, 2)}, True: {}}, True)
+    planfile.write(tmp_path / "net.plan", network(), {False: {0: Choice(1, 5, 2)}, True: {}}, True)
     return (tmp_path / "net.plan").read_bytes()
 
 
@@ -116,7 +116,7 @@ def test_a_plan_comes_back(tmp_path):
     data = saved(tmp_path)
     want = Engine(network(), 1)([np.ones((1, 3, 9, 9), np.float32)])[0]
     np.testing.assert_allclose(run(data), want, rtol=1e-5)
-    assert planfile.parse(data).choices[False] == {0: Choice(1, 5, 2, 2)}
+    assert planfile.parse(data).choices[False] == {0: Choice(1, 5, 2)}
     assert planfile.parse(data).eight
 
 
@@ -136,8 +136,8 @@ def test_cut_short_flipped_or_newer(tmp_path):
         broken[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         assert run(bytes(broken)) is None
     newer = bytearray(data)
-    newer[8:12] = (4).to_bytes(4, "little")
-    with pytest.raises(planfile.DamagedPlan, match="version 4, this package reads 3"):
+    newer[8:12] = (5).to_bytes(4, "little")
+    with pytest.raises(planfile.DamagedPlan, match="version 5, this package reads 4"):
         planfile.parse(bytes(newer))
     (tmp_path / "short").write_bytes(data[:-1])
     with pytest.raises(planfile.DamagedPlan, match="short is damaged or cut short"):

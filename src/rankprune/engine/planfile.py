@@ -25,7 +25,7 @@ from rankprune.engine.graph.schema import shorten
 from rankprune.engine.graph.validate import check
 
 MAGIC = b"RPENGINE"
-VERSION = 3
+VERSION = 4
 _HEAD = struct.Struct("<8sIQ32s")
 _ALIGN = 64
 _DIMENSIONS = 8

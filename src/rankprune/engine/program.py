@@ -88,8 +88,8 @@ class Maker:
         return engine, decisions
 
     def _decide(self, graph: Graph) -> Decisions:
-        eight = measure(graph, True, self.variant, self.threads) if self.batch >= FEWEST else {}
-        return {False: measure(graph, False, self.variant, self.threads), True: eight}
+        eight = measure(graph, True, self.variant) if self.batch >= FEWEST else {}
+        return {False: measure(graph, False, self.variant), True: eight}
 
 
 @contextlib.contextmanager

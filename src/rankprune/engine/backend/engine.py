@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -76,8 +75,6 @@ class Engine:
                 first = self._lowered.get((images, self.threads))
                 if first is not None:
                     choices = {**first.choices, **choices}
-                if key[1] == 1:
-                    choices = {index: replace(choice, groups=1) for index, choice in choices.items()}
                 try:
                     made = lower(self.graph, images, self.variant, key[1], choices, self._packs, self._limits)
                 except Unsupported:

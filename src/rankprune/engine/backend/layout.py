@@ -11,6 +11,8 @@ from rankprune.engine.graph.graph import Shape
 
 from .native import LANES, View
 
+LINE = 16  # floats of a cache line
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -46,11 +48,12 @@ class Layout:
 
 
 def apart(floats: int) -> int:
-    """A stride that does not put successive channels or blocks into the same few sets of the nearest cache.
+    """A stride of an odd number of cache lines.
 
-    Strides of a multiple of 1 kB leave a quarter of its sets or less; one line more uses them all.
+    Vectors of two rows then lie within a line, and some rows of every channel use all sets of the nearest cache.
     """
-    return floats + 16 if floats % 256 == 0 else floats
+    lines = -(-floats // LINE)
+    return LINE * (lines + 1 - lines % 2)
 
 
 def one_image(shape: Shape) -> Layout:

@@ -14,7 +14,7 @@ from .arena import Buffer
 from .layout import Layout, apart
 from .native import LANES, Active, Params, View, fields, kernel_constant
 from .packing import PackedWeight, fit, packing_bytes
-from .shape_choice import default_choice
+from .shape_choice import default_choice, split
 
 if TYPE_CHECKING:
     from .lowering import Lowering
@@ -24,8 +24,9 @@ _WINDOW = ("stride", "padding", "dilation")
 
 class Conv(Params):
     _fields_ = fields(
-        "View in, out, res; int64_t step; int64_t slabs, rows, channels; Active activation; int64_t width, height;"
-        "int64_t groups, blocks; Floats values, bias; Shorts offsets; Longs starts, base; Longs splits"
+        "View in, out, res; int64_t step; int64_t slabs, rows, channels; Active activation;"
+        "int64_t width, height, lanes; int64_t groups, blocks; int64_t by_group;"
+        "Floats values, bias; Shorts offsets; Longs starts, base; Longs splits"
     )
 
 
@@ -154,17 +155,23 @@ def _multiply(
     groups: int,
 ) -> None:  # fmt: skip
     home = None if state.images else state.home(node)
+    if len(node.inputs) > 1:
+        in_place(state, node, node.inputs[1], home)
     out, target = state.output(node.output, home)
     weight = node.kernel
     outputs, inputs = weight.shape[:2]
     channel_rows = channel // LANES
     choice = state.choices.get(state.node)
+    lanes = state.lanes if step == 1 else LANES
     if choice is None:
-        choice = default_choice(weight, groups, taps, out.rows, out.slabs, state.threads)
-    choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs)
+        choice = default_choice(weight, groups, taps, out.rows, lanes)
+    choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs, lanes)
     state.meter.need(packing_bytes(weight, choice))
     packed = state.packs.get(state.node, weight, taps, channel_rows, groups, choice)
-    splits = packed.splits(choice.groups)
+    parts = -(-out.rows // choice.height)
+    shares = split(out.slabs * parts, state.threads, outputs // choice.width)
+    by_group = out.slabs < state.threads  # a thread keeps to its columns, or to its channels where those are too few
+    splits = packed.splits(shares)
     state.used[state.node] = choice
     state.packed[state.node] = PackedWeight(weight, packed, taps, channel_rows, groups, choice)
     if packed.blocks > 1:
@@ -180,15 +187,24 @@ def _multiply(
         skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
         return Conv(
             View(source.at + origin, slab, channel), out.view(target.at), skip, step * LANES, out.slabs, out.rows,
-            outputs, Active.of(node.attrs), choice.width, choice.height, choice.groups,
-            packed.blocks, packed.values.ctypes.data, bias.ctypes.data, packed.offsets.ctypes.data,
+            outputs, Active.of(node.attrs), choice.width, choice.height, choice.lanes, shares,
+            packed.blocks, by_group, packed.values.ctypes.data, bias.ctypes.data, packed.offsets.ctypes.data,
             packed.starts.ctypes.data, packed.base.ctypes.data, splits.ctypes.data,
         )  # fmt: skip
 
-    tasks = out.slabs * -(-out.rows // choice.height) * choice.groups
+    tasks = out.slabs * parts * shares
     arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
     work = out.slabs * out.rows * LANES * (packed.values.size + 4 * packed.starts.size)
     state.call(params, tasks, uses, arrays, work)
+
+
+def in_place(state: Lowering, node: Node, value: int, home: Layout | None) -> None:
+    """Write the result over the value added to it where nothing else reads that: half the memory stays near."""
+    if value == node.inputs[0] or value in state.graph.outputs or state.users[value][-1] is not node:
+        return
+    layout, buffer = state.input(value)
+    if sum(place is buffer for place in state.places.values()) == 1 and layout == state.layout_of(node.output, home):
+        state.layouts[node.output], state.places[node.output] = layout, buffer
 
 
 def pool(state: Lowering, node: Node) -> None:

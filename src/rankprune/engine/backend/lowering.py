@@ -16,7 +16,7 @@ from . import lower_elementwise, lower_move, lower_other, lower_product, lower_w
 from .arena import Buffer, place
 from .layout import Layout, eight_images, flat, one_image
 from .lower_move import FLOATS, INTO_LANES, OUT_OF_LANES, move
-from .native import LANES, Params, Program
+from .native import LANES, Params, Program, lanes
 from .packing import Choice, Packs
 
 
@@ -36,6 +36,7 @@ class Lowering:
     graph: Graph
     images: bool
     threads: int
+    lanes: int  # of the widest vectors
     choices: dict[int, Choice]  # by the node's index
     packs: Packs
     meter: Meter
@@ -78,16 +79,18 @@ class Lowering:
         """A place for a node's result, framed as its users need it."""
         if value in self.places:
             return self.layouts[value], self.places[value]
-        if layout is None:
-            shape = self.graph.shapes[value]
-            if self.images:
-                layout = eight_images(shape, lower_window.frame(self, value))
-            else:
-                layout = one_image(shape)
+        layout = self.layout_of(value, layout)
         self.layouts[value], self.places[value] = layout, self.buffer(layout.size)
         if self.images:
             lower_window.border(self, value)
         return layout, self.places[value]
+
+    def layout_of(self, value: int, layout: Layout | None) -> Layout:
+        """The layout given, or the usual one of a value."""
+        if layout is not None:
+            return layout
+        shape = self.graph.shapes[value]
+        return eight_images(shape, lower_window.frame(self, value)) if self.images else one_image(shape)
 
     def home(self, node: Node) -> Layout | None:
         """A layout of this node's result that spares its user a copy."""
@@ -140,7 +143,9 @@ def lower(
     """Raises Unsupported where this layout cannot serve the graph, Unsound where the graph itself is wrong."""
     check(graph)
     copies = LANES if images else 1
-    state = Lowering(graph, images, threads, choices or {}, packs or Packs(), Meter(limits or Limits(), copies))
+    state = Lowering(
+        graph, images, threads, lanes(variant), choices or {}, packs or Packs(), Meter(limits or Limits(), copies)
+    )
     ins, outs = [], []
     for value in graph.inputs:
         count = math.prod(graph.shapes[value])

@@ -17,7 +17,7 @@ from rankprune.engine.graph.target import ACTIVATIONS, LANES, OPERATIONS
 
 from . import build
 
-VERSION = 7  # of the kernels' interface and numerics; part of the key of cached choices
+VERSION = 8  # of the kernels' interface and numerics; part of the key of cached choices
 MOVES = ("floats", "rows", "into_lanes", "out_of_lanes")  # of a gather
 INNER = ("copy", "transpose", "scalar")  # loops of a move
 
@@ -151,6 +151,7 @@ def bind(path: Path) -> Any:
     lib.rp_fields.restype, lib.rp_fields.argtypes = c_char_p, [c_int64]
     lib.rp_names.restype, lib.rp_names.argtypes = c_char_p, [c_char_p]
     lib.rp_constant.restype, lib.rp_constant.argtypes = c_int64, [c_char_p]
+    lib.rp_lanes.restype, lib.rp_lanes.argtypes = c_int64, [c_char_p]
     lib.rp_new.restype, lib.rp_new.argtypes = c_void_p, [c_char_p, c_int64, c_int64, c_int64]
     lib.rp_add.restype = c_char_p
     lib.rp_add.argtypes = [c_void_p, c_int64, c_void_p, c_int64, POINTER(Array), c_int64]
@@ -215,6 +216,11 @@ def variants() -> list[str]:
     while name := lib.rp_variant(len(found)):
         found.append(name.decode())
     return found
+
+
+def lanes(variant: str) -> int:
+    """Floats of the widest vectors of an instruction set."""
+    return int(library().rp_lanes(variant.encode()))
 
 
 def peak(variant: str, threads: int) -> float:

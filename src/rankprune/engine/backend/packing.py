@@ -9,22 +9,24 @@ import numpy as np
 from rankprune.engine.graph.graph import Unsupported, Weight
 from rankprune.engine.graph.target import REACH
 
-TALLEST = {1: 14, 2: 6, 4: 3}  # rows in registers, by output channels at once
+# Rows in registers, by output channels at once; by floats of a vector.
+TALLEST = {8: {1: 14, 2: 6, 4: 3}, 16: {1: 16, 4: 12}}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How one layer runs: the kernel's shape, blocks of input channels, groups of outputs to share out."""
+    """How one layer runs: the kernel's shape and blocks of input channels."""
 
     width: int = 1
     height: int = 7
     block: int = 0  # input channels of a block; 0: all
-    groups: int = 1
     dense: bool = False  # multiply the zeros too
+    lanes: int = 8  # floats of a vector: one row, or two
 
     def __str__(self) -> str:
+        wide = " wide" if self.lanes == 16 else ""
         blocks = f" blocks of {self.block}" if self.block else ""
-        return f"{'dense' if self.dense else 'sparse'} {self.width}x{self.height}{blocks}"
+        return f"{'dense' if self.dense else 'sparse'} {self.width}x{self.height}{wide}{blocks}"
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,23 @@ class Packed:
         return balance(counts.sum(0) + 2 * self.blocks, groups)
 
 
-def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int) -> Choice:
-    """The nearest choice that is valid for a layer: untrusted numbers come out harmless."""
-    width = choice.width if choice.width in TALLEST and (outputs // groups) % choice.width == 0 else 1
-    height = max(1, min(choice.height, TALLEST[width], rows))
+def fit(
+    choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int, widest: int
+) -> Choice:
+    """The nearest choice that is valid for a layer: untrusted numbers come out harmless.
+
+    `widest`: floats of the widest vectors that its rows and the instruction set allow.
+    """
+    lanes = 16 if choice.lanes == 16 and widest == 16 and rows > 1 else 8
+    tallest = TALLEST[lanes]
+    width = choice.width if choice.width in tallest and (outputs // groups) % choice.width == 0 else 1
+    height = max(1, min(choice.height, tallest[width], rows))
+    if lanes == 16:
+        height = min(tallest[width], -(-height // 2) * 2)  # whole vectors
     block = 0 if groups > 1 or choice.block < 1 or choice.block >= channels else choice.block
     if groups == 1 and (block or channels) * channel_rows > REACH:
         block = max(1, REACH // channel_rows)
-    split = max(1, min(choice.groups, outputs // width))
-    return replace(choice, width=width, height=height, block=block, groups=split)
+    return replace(choice, width=width, height=height, block=block, lanes=lanes)
 
 
 def packing_bytes(weight: Weight, choice: Choice) -> int:

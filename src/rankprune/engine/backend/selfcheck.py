@@ -11,7 +11,7 @@ from rankprune.engine.graph.graph import Graph, Node, Weight
 
 from .lowering import lower
 from .native import ACTIVATIONS, variants
-from .packing import Choice
+from .packing import TALLEST, Choice
 
 TOLERANCE = 1e-4
 
@@ -49,10 +49,11 @@ def _run(graph: Graph, images: bool, variant: str, choices: dict[int, Choice]) -
 def _cases() -> list[tuple[Graph, bool, Choice]]:
     rng = np.random.default_rng(1)
     cases = []
-    for width, tallest in ((1, 14), (2, 6), (4, 3)):
-        for height in range(1, tallest + 1):
-            choice = Choice(width, height, block=3)
-            cases += [(_image_net(rng, height), images, choice) for images in (False, True)]
+    for lanes, shapes in TALLEST.items():
+        for width, tallest in shapes.items():
+            for height in range(1, tallest + 1):
+                choice = Choice(width, height, block=3, lanes=lanes)
+                cases += [(_image_net(rng, height), images, choice) for images in (False, True)]
     return [*cases, (_token_net(rng), False, Choice(1, 2))]
 
 

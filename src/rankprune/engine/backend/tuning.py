@@ -10,16 +10,15 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
 from .lowering import Lowered, lower
-from .native import VERSION, cache_folder
+from .native import VERSION, cache_folder, lanes
 from .packing import Choice
 from .shape_choice import candidates
 
-TRIES = 4  # interleaved tries, each of a few repeats; the least time counts: noise only ever adds
+ROUNDS = 3  # in which every candidate is run once
+TRIES = 6  # of the best of them, each of a few repeats; the least time counts: noise only ever adds
 MARGIN = 0.95  # a sparse kernel must take at most this share of the dense one's time
 FINALISTS = 4
 TURN = 2e-3  # seconds of a try: a layer over eight images is long enough to be timed once
@@ -35,9 +34,12 @@ class Decision:
     why: str
 
 
-def tune(graph: Graph, images: bool, variant: str, threads: int) -> dict[int, Decision]:
-    """Decide for every layer with a weight; layers seen before on this machine come from the cache."""
-    cache = _Cache(variant, threads)
+def tune(graph: Graph, images: bool, variant: str) -> dict[int, Decision]:
+    """Decide for every layer with a weight; layers seen before on this machine come from the cache.
+
+    Measured with one thread, so that the result of a network is the same number for number with any count of them.
+    """
+    cache = _Cache(variant)
     decided: dict[int, Decision] = {}
     for index, node in enumerate(graph.nodes):
         if node.op != "conv" and not (node.op == "linear" and (images or len(graph.shapes[node.output]) == 2)):
@@ -46,7 +48,7 @@ def tune(graph: Graph, images: bool, variant: str, threads: int) -> dict[int, De
         found = cache.get(key)
         if found is None:
             try:
-                found = _measure(_alone(graph, node), images, variant, threads)
+                found = _measure(_alone(graph, node), images, variant)
             except Unsupported:
                 continue  # the whole graph cannot be lowered this way either, and says so there
             cache.put(key, found)
@@ -56,14 +58,13 @@ def tune(graph: Graph, images: bool, variant: str, threads: int) -> dict[int, De
 
 
 def layer_key(graph: Graph, node: Node, images: bool) -> str:
-    """Shape and pattern of a layer: what its time depends on."""
+    """Shapes and density of a layer, which its time depends on: layers that are alike are measured once."""
     weight = node.kernel
-    found = hashlib.sha256()
     shapes = [graph.shapes[v] for v in (*node.inputs, node.output)]
     attrs = {k: v for k, v in node.attrs.items() if k != "name"}
-    found.update(json.dumps([node.op, shapes, attrs, weight.shape, images], sort_keys=True).encode())
-    found.update(b"dense" if weight.position is None else np.ascontiguousarray(weight.position).tobytes())
-    return found.hexdigest()[:24]
+    density = f"{weight.nonzeros / max(weight.size, 1):.2g}"
+    known = json.dumps([node.op, shapes, attrs, weight.shape, density, images], sort_keys=True)
+    return hashlib.sha256(known.encode()).hexdigest()[:24]
 
 
 def _alone(graph: Graph, node: Node) -> Graph:
@@ -80,8 +81,8 @@ def _alone(graph: Graph, node: Node) -> Graph:
 
 
 class _Trial:
-    def __init__(self, graph: Graph, images: bool, variant: str, threads: int, choice: Choice) -> None:
-        self.made: Lowered = lower(graph, images, variant, threads, {1: choice})
+    def __init__(self, graph: Graph, images: bool, variant: str, choice: Choice) -> None:
+        self.made: Lowered = lower(graph, images, variant, 1, {1: choice})
         self.choice = self.made.choices[1]
         self.index = max(i for i, node in enumerate(self.made.of_node) if node == 1)
         self.times: list[float] = []
@@ -94,19 +95,19 @@ class _Trial:
         return min(self.times)
 
 
-def _measure(graph: Graph, images: bool, variant: str, threads: int) -> Decision:
+def _measure(graph: Graph, images: bool, variant: str) -> Decision:
     node = graph.nodes[1]
-    made = lower(graph, images, variant, threads)
+    made = lower(graph, images, variant, 1)
     out = graph.shapes[node.output]
-    rows, slabs = _extents(out, images)
     weight: Weight = node.kernel
-    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), rows, slabs, threads)]
+    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), _rows(out, images), lanes(variant))]
     trials: dict[Choice, _Trial] = {}
     for choice in offered:
-        trial = _Trial(graph, images, variant, threads, choice)
-        if trial.choice not in trials:
-            trial.time(2)
-            trials[trial.choice] = trial
+        trial = _Trial(graph, images, variant, choice)
+        trials.setdefault(trial.choice, trial)
+    for _ in range(ROUNDS):
+        for trial in trials.values():
+            trial.time(1)
     ranked = sorted(trials.values(), key=lambda t: t.least)
     final = ranked[:FINALISTS]
     dense = next((t for t in ranked if t.choice.dense), None)
@@ -124,11 +125,11 @@ def _measure(graph: Graph, images: bool, variant: str, threads: int) -> Decision
     return Decision(sparse.choice, sparse.least, dense.least, f"{dense.least / sparse.least:.2f} x faster than dense")
 
 
-def _extents(out: tuple[int, ...], images: bool) -> tuple[int, int]:
-    """Rows and slabs of a result."""
+def _rows(out: tuple[int, ...], images: bool) -> int:
+    """Rows of a slab of a result."""
     if images:
-        return (out[2], out[1]) if len(out) == 3 else (1, 1)
-    return (out[1], -(-out[2] // 8)) if len(out) == 3 else (-(-out[0] // 8), 1)
+        return out[2] if len(out) == 3 else 1
+    return out[1] if len(out) == 3 else -(-out[0] // 8)
 
 
 def cpu_model() -> str:
@@ -150,10 +151,10 @@ def _choice(entry: dict[str, int]) -> Choice:
 
 
 class _Cache:
-    """Decisions of earlier runs, one file for each CPU model, thread count, instruction set and kernel version."""
+    """Decisions of earlier runs, one file for each CPU model, instruction set and kernel version."""
 
-    def __init__(self, variant: str, threads: int) -> None:
-        name = hashlib.sha256(f"{cpu_model()}|{threads}|{variant}|{VERSION}".encode()).hexdigest()[:16]
+    def __init__(self, variant: str) -> None:
+        name = hashlib.sha256(f"{cpu_model()}|{variant}|{VERSION}".encode()).hexdigest()[:16]
         self.path = cache_folder() / "choices" / f"{name}.json"
         self.entries = self._read()
         self.fresh: dict[str, Decision] = {}

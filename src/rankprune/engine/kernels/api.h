@@ -67,8 +67,9 @@ RP_STRUCT(Operand, RP_OPERAND)
     F(int64_t, step)                   /* floats between the inputs of two successive output rows */                \
     F(int64_t, slabs, rows, channels)                                                                               \
     F(Active, activation)                                                                                           \
-    F(int64_t, width, height)          /* kernel shape: output channels at once, rows at once */                    \
+    F(int64_t, width, height, lanes)   /* kernel shape: output channels and rows at once, floats of a vector */     \
     F(int64_t, groups, blocks)         /* of output channels to share out; of input channels to stay in cache */    \
+    F(int64_t, by_group)               /* tasks of a group follow one another; else those of a slab do */           \
     F(Floats, values, bias)            /* values: `width` for each tap */                                           \
     F(Shorts, offsets)                 /* rows, relative to base */                                                 \
     F(Longs, starts, base)             /* [block][chunk of `width` channels] (starts has one more) */               \
@@ -219,6 +220,7 @@ RP_API const char* rp_variant(int index);  // usable on this CPU, best first, "p
 RP_API const char* rp_fields(int64_t kind);      // "Norm: View in, out; int64_t slabs, ...;"; null past the end
 RP_API const char* rp_names(const char* choice); // "activations", "operations", "moves", "inner": "none relu ..."
 RP_API int64_t rp_constant(const char* name);    // -1: there is none of this name
+RP_API int64_t rp_lanes(const char* variant);    // floats of its widest vectors; 0: not for this CPU
 RP_API rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, int64_t scratch);  // sizes in floats
 // Null, or what is wrong with the operator: it would leave the arena, or the arrays it points to, which are given too.
 RP_API const char* rp_add(rp_program*, int64_t kind, const void* params, int64_t tasks, const rp_array* arrays,

@@ -89,11 +89,14 @@ struct Checker {
     void conv(const Conv& c, int64_t given) {
         counts({c.slabs, c.rows, c.channels, c.height, c.groups, c.blocks});
         need(between(1, c.step, kFar) && c.step % kLanes == 0, "a step that is not aligned");
-        int64_t tallest = c.width == 1 ? 14 : c.width == 2 ? 6 : c.width == 4 ? 3 : 0;
+        bool wide = c.lanes == 16 && room.lanes >= 16 && c.step == kLanes;
+        need(c.lanes == kLanes || (wide && c.height % 2 == 0), "vectors that this kernel cannot have");
+        int64_t tallest = c.width == 1 ? (wide ? 16 : 14) : c.width == 4 ? (wide ? 12 : 3) : c.width == 2 && !wide ? 6 : 0;
         need(c.height <= tallest, "a kernel shape there is none for");
         if (wrong) return;
         need(c.channels % c.width == 0, "channels that the kernel's width does not divide");
         activation(c.activation);
+        need(c.by_group == 0 || c.by_group == 1, "a flag that is neither 0 nor 1");
         tasks(Wide(c.slabs) * parts(c.rows, c.height) * c.groups, given);
         int64_t chunks = c.channels / c.width;
         Wide lists = Wide(c.blocks) * chunks;

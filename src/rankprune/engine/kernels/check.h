@@ -6,6 +6,7 @@ namespace rankprune {
 
 struct Room {  // what an operator may touch: floats of the arena and of a thread's scratch, and the arrays given with it
     int64_t arena, scratch;
+    int64_t lanes;  // of the widest vectors there are
     const rp_array* arrays;
     int64_t count;
 };

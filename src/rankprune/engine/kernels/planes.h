@@ -34,81 +34,109 @@ struct Block {
     inline Vec at(int64_t offset) const { return select_negative(inside, Vec::load(rows + offset), fill); }
 };
 
+static const float kInside[2 * kLanes] = {-1, -1, -1, -1, -1, -1, -1, -1, 1, 1, 1, 1, 1, 1, 1, 1};
+
 static inline Block block(const Planes& p, const float* source, int64_t index) {
-    alignas(32) float inside[kLanes];
-    bool there = index >= 0 && index * kLanes < p.width;
-    for (int i = 0; i < kLanes; i++) inside[i] = there && index * kLanes + i < p.width ? -1.f : 1.f;
-    return {source + (there ? index * p.in.slab : 0), Vec::load(inside), Vec::of(float(p.fill))};
+    int64_t lanes = index < 0 ? 0 : least(kLanes, most(0, p.width - index * kLanes));
+    return {source + (lanes ? index * p.in.slab : 0), Vec::loadu(kInside + kLanes - lanes), Vec::of(float(p.fill))};
 }
+
+// Where rows of several channels come from and go to.
+struct Channels {
+    const float* source;
+    float* to;
+    int64_t count, from_chan, to_chan;  // floats between channels
+};
 
 // Rows of 8 columns from column x on, shifted by S = x mod 8 against the blocks.
 template <int S>
-static void shifted(const Planes& p, const float* source, int64_t x, int64_t rows, float* to) {
-    const Block a = block(p, source, x >> 3), b = S ? block(p, source, (x >> 3) + 1) : a;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t offset = r * p.stride_y * kLanes;
-        (S ? across<S>(a.at(offset), b.at(offset)) : a.at(offset)).store(to + kLanes * r);
+static void shifted(const Planes& p, Channels c, int64_t x, int64_t rows) {
+    const int64_t step = p.stride_y * kLanes;
+    for (int64_t i = 0; i < c.count; i++, c.source += c.from_chan, c.to += c.to_chan) {
+        const Block a = block(p, c.source, x >> 3), b = S ? block(p, c.source, (x >> 3) + 1) : a;
+        float *to = c.to, *end = to + kLanes * rows;
+        for (int64_t offset = 0; to < end; to += kLanes, offset += step)
+            (S ? across<S>(a.at(offset), b.at(offset)) : a.at(offset)).store(to);
     }
 }
 
 // Every second column.
 template <int S>
-static void halved(const Planes& p, const float* source, int64_t x, int64_t rows, float* to) {
-    const Block a = block(p, source, x >> 3), b = block(p, source, (x >> 3) + 1);
-    const Block c = S ? block(p, source, (x >> 3) + 2) : b;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t offset = r * p.stride_y * kLanes;
-        Vec u = a.at(offset), v = b.at(offset);
-        if (S) {
-            Vec w = c.at(offset);
-            u = across<S>(u, v);
-            v = across<S>(v, w);
+static void halved(const Planes& p, Channels c, int64_t x, int64_t rows) {
+    const int64_t step = p.stride_y * kLanes;
+    for (int64_t i = 0; i < c.count; i++, c.source += c.from_chan, c.to += c.to_chan) {
+        const Block a = block(p, c.source, x >> 3), b = block(p, c.source, (x >> 3) + 1);
+        const Block third = S ? block(p, c.source, (x >> 3) + 2) : b;
+        float *to = c.to, *end = to + kLanes * rows;
+        for (int64_t offset = 0; to < end; to += kLanes, offset += step) {
+            Vec u = a.at(offset), v = b.at(offset);
+            if (S) {
+                Vec w = third.at(offset);
+                u = across<S>(u, v);
+                v = across<S>(v, w);
+            }
+            even(u, v).store(to);
         }
-        even(u, v).store(to + kLanes * r);
     }
 }
 
-typedef void (*Rows)(const Planes&, const float*, int64_t, int64_t, float*);
+typedef void (*Rows)(const Planes&, Channels, int64_t, int64_t);
 static const Rows kShifted[8] = {shifted<0>, shifted<1>, shifted<2>, shifted<3>,
                                  shifted<4>, shifted<5>, shifted<6>, shifted<7>};
 static const Rows kHalved[8] = {halved<0>, halved<1>, halved<2>, halved<3>, halved<4>, halved<5>, halved<6>, halved<7>};
 
-// One plane: rows of 8 columns of the source, stride_x apart, from x on; row r is the source's row y + r * stride_y.
-static void plane(const Planes& p, const float* source, int64_t x, int64_t y, float* to) {
-    int64_t top = y < 0 ? least((-y + p.stride_y - 1) / p.stride_y, p.rows) : 0;
-    int64_t bottom = most(top, y >= p.height ? 0 : least((p.height - 1 - y) / p.stride_y + 1, p.rows));
-    for (int64_t r = 0; r < top; r++) Vec::of(float(p.fill)).store(to + kLanes * r);
-    for (int64_t r = bottom; r < p.rows; r++) Vec::of(float(p.fill)).store(to + kLanes * r);
-    if (top == bottom) return;
-    int64_t pitch = p.plain ? p.width : kLanes;
-    const float* first = source + (y + top * p.stride_y) * pitch;
-    float* target = to + kLanes * top;
-    if (!p.plain && p.stride_x <= 2) {
-        (p.stride_x == 1 ? kShifted : kHalved)[x & 7](p, first, x, bottom - top, target);
-        return;
-    }
-    bool inside = p.plain && p.stride_x <= 2 && x >= 0 && x + kLanes * p.stride_x <= p.width;
-    for (int64_t r = 0; r < bottom - top; r++) {
-        const float* s = first + r * p.stride_y * pitch;
-        if (inside && p.stride_x == 1)
-            Vec::loadu(s + x).store(target + kLanes * r);
-        else if (inside)
-            even(Vec::loadu(s + x), Vec::loadu(s + x + kLanes)).store(target + kLanes * r);
-        else
-            for (int i = 0; i < kLanes; i++) columns(p, s, x + i * p.stride_x, 1, target + kLanes * r + i);
+// Rows of an image that lies as it came, or with strides of more than 2.
+static void others(const Planes& p, const float* source, int64_t x, int64_t rows, int64_t pitch, float* to) {
+    // Loads may reach into the rows before and after; at the first row, or from far away, they could leave the arena.
+    int64_t slow = !p.plain || p.stride_x > 2 || x <= -p.width || x >= p.width ? rows : x < 0 ? 1 : 0;
+    for (int64_t r = 0; r < slow; r++, source += p.stride_y * pitch, to += kLanes)
+        for (int i = 0; i < kLanes; i++) columns(p, source, x + i * p.stride_x, 1, to + i);
+    if (slow == rows) return;
+    alignas(32) float lanes[kLanes];
+    for (int i = 0; i < kLanes; i++) lanes[i] = x + i * p.stride_x >= 0 && x + i * p.stride_x < p.width ? -1.f : 1.f;
+    const Vec inside = Vec::load(lanes), fill = Vec::of(float(p.fill));
+    const int64_t step = p.stride_y * pitch, stride = p.stride_x;
+    const float* s = source + x;
+    for (int64_t r = slow; r < rows; r++, s += step, to += kLanes) {
+        Vec v = stride == 1 ? Vec::loadu(s) : even(Vec::loadu(s), Vec::loadu(s + kLanes));
+        select_negative(inside, v, fill).store(to);
     }
 }
 
-static void channel_planes(const Planes& p, int64_t slab, int64_t channel, const float* arena, float* to) {
-    const float* source = arena + p.in.at + channel * p.in.chan;
+static void fill_rows(const Planes& p, Channels c, int64_t first, int64_t last) {
+    Vec fill = Vec::of(float(p.fill));
+    for (int64_t i = 0; i < c.count && first < last; i++, c.to += c.to_chan)
+        for (int64_t r = first; r < last; r++) fill.store(c.to + kLanes * r);
+}
+
+// One plane of each channel: rows of 8 columns of the source, stride_x apart, from x on; row r is the source's row
+// y + r * stride_y.
+static void plane(const Planes& p, Channels c, int64_t x, int64_t y) {
+    int64_t top = y < 0 ? least((-y + p.stride_y - 1) / p.stride_y, p.rows) : 0;
+    int64_t bottom = most(top, y >= p.height ? 0 : least((p.height - 1 - y) / p.stride_y + 1, p.rows));
+    fill_rows(p, c, 0, top);
+    fill_rows(p, c, bottom, p.rows);
+    if (top == bottom) return;
+    int64_t pitch = p.plain ? p.width : kLanes;
+    c.source += (y + top * p.stride_y) * pitch;
+    c.to += kLanes * top;
+    if (!p.plain && p.stride_x <= 2) {
+        (p.stride_x == 1 ? kShifted : kHalved)[x & 7](p, c, x, bottom - top);
+        return;
+    }
+    for (int64_t i = 0; i < c.count; i++)
+        others(p, c.source + i * c.from_chan, x, bottom - top, pitch, c.to + i * c.to_chan);
+}
+
+// All planes of some channels, one kind after the other: what a plane needs is worked out once for all of them.
+static void make_planes(const Planes& p, int64_t slab, Channels c) {
     for (int64_t phase = 0; phase < p.phases; phase++)
-        for (int64_t tap = 0; tap < p.taps; tap++, to += p.rows * kLanes)
+        for (int64_t tap = 0; tap < p.taps; tap++, c.to += p.rows * kLanes)
             if (phase * p.taps + tap == p.skip) {
-                for (int64_t r = 0; r < -p.y_first[0]; r++) Vec::of(float(p.fill)).store(to + kLanes * r);
-                for (int64_t r = p.height - p.y_first[0]; r < p.rows; r++)
-                    Vec::of(float(p.fill)).store(to + kLanes * r);
+                fill_rows(p, c, 0, -p.y_first[0]);
+                fill_rows(p, c, p.height - p.y_first[0], p.rows);
             } else {
-                plane(p, source, slab * kLanes * p.stride_x + p.x_first[tap], p.y_first[phase], to);
+                plane(p, c, slab * kLanes * p.stride_x + p.x_first[tap], p.y_first[phase]);
             }
 }
 
@@ -116,8 +144,68 @@ static void run_planes(const void* params, int64_t task, float* arena, float*) {
     const Planes& p = *static_cast<const Planes*>(params);
     int64_t parts = (p.channels + kPlaneChannels - 1) / kPlaneChannels;
     int64_t slab = task / parts, first = task % parts * kPlaneChannels;
-    for (int64_t c = first; c < least(first + kPlaneChannels, p.channels); c++)
-        channel_planes(p, slab, c, arena, arena + p.at + slab * p.slab + c * p.chan);
+    make_planes(p, slab, {arena + p.in.at + first * p.in.chan, arena + p.at + slab * p.slab + first * p.chan,
+                          least(kPlaneChannels, p.channels - first), p.in.chan, p.chan});
+}
+
+constexpr int64_t kWindow = 64;  // rows of a window that is pooled in this way
+
+// Of each column of a block the largest under the window: rows first .. last - 1 of the result, all within the image.
+template <int K>
+static void down(const Block& b, const int64_t* shift, int64_t step, int64_t first, int64_t last, float* to, int64_t apart) {
+    for (int64_t r = first; r < last; r++) {
+        Vec v = Vec::load(b.rows + (shift[0] + r * step) * kLanes);
+        RP_UNROLL for (int k = 1; k < K; k++) v = largest(v, Vec::load(b.rows + (shift[k] + r * step) * kLanes));
+        select_negative(b.inside, v, b.fill).store(to + r * apart);
+    }
+}
+
+// The largest of a window, by columns first: rows of all blocks that a row of the result needs, then shifts of those.
+// False where the blocks are more than the planes that the scratch is for.
+static bool largest_of(const Pool& pool, const float* source, int64_t slab, float* out, float* scratch) {
+    const Planes& p = pool.planes;
+    const int64_t rows = pool.rows, taps = p.taps, step = p.stride_y, height = p.height, windows = pool.count / taps;
+    const int64_t x = slab * kLanes * p.stride_x, first = (x + p.x_first[0]) >> 3;
+    const int64_t blocks = ((x + p.x_first[taps - 1] + kLanes * p.stride_x - 1) >> 3) - first + 1, apart = blocks * kLanes;
+    if (pool.average || p.plain || p.stride_x > 2 || windows > kWindow || blocks * rows > taps * p.phases * p.rows)
+        return false;
+    int64_t shift[kWindow];  // of each row of the window against the first one of the image
+    for (int64_t k = 0; k < windows; k++) {
+        int64_t at = pool.offsets[k * taps];
+        shift[k] = p.y_first[at / (p.rows * taps)] + at % p.rows * step;
+    }
+    // Rows of the result whose windows lie within the image.
+    int64_t top = 0, bottom = rows;
+    while (top < rows && shift[0] + top * step < 0) top++;
+    while (bottom > top && shift[windows - 1] + (bottom - 1) * step >= height) bottom--;
+    if (windows != 2 && windows != 3) top = bottom = rows;
+    for (int64_t j = 0; j < blocks; j++) {
+        const Block b = block(p, source, first + j);
+        float* to = scratch + j * kLanes;
+        for (int64_t r = top ? 0 : bottom; r < rows; r = r + 1 == top ? bottom : r + 1) {
+            Vec v = b.fill;
+            for (int64_t k = 0; k < windows; k++) {
+                int64_t y = shift[k] + r * step;
+                if (y >= 0 && y < height) v = largest(v, b.at(y * kLanes));
+            }
+            v.store(to + r * apart);
+        }
+        if (windows == 2) down<2>(b, shift, step, top, bottom, to, apart);
+        if (windows == 3) down<3>(b, shift, step, top, bottom, to, apart);
+    }
+    const bool single = p.stride_x == 1;
+    const int64_t* x_first = p.x_first;
+    const Vec fill = Vec::of(float(p.fill));
+    for (int64_t r = 0; r < rows; r++) {
+        const float* s = scratch + r * apart - first * kLanes + x;
+        Vec v = fill;
+        for (int64_t t = 0; t < taps; t++) {
+            const float* from = s + x_first[t];
+            v = largest(v, single ? Vec::loadu(from) : even(Vec::loadu(from), Vec::loadu(from + kLanes)));
+        }
+        v.store(out + r * kLanes);
+    }
+    return true;
 }
 
 static void run_pool(const void* params, int64_t task, float* arena, float* scratch) {
@@ -125,8 +213,10 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
     int64_t parts = (p.planes.channels + kPlaneChannels - 1) / kPlaneChannels;
     int64_t slab = task / parts, first = task % parts * kPlaneChannels;
     for (int64_t c = first; c < least(first + kPlaneChannels, p.planes.channels); c++) {
-        channel_planes(p.planes, slab, c, arena, scratch);
+        const float* source = arena + p.planes.in.at + c * p.planes.in.chan;
         float* out = arena + p.out.at + slab * p.out.slab + c * p.out.chan;
+        if (largest_of(p, source, slab, out, scratch)) continue;
+        make_planes(p.planes, slab, {source, scratch, 1, 0, 0});
         for (int64_t r = 0; r < p.rows; r++) {
             Vec v = Vec::load(scratch + (p.offsets[0] + r) * kLanes);
             for (int64_t i = 1; i < p.count; i++) {

@@ -57,6 +57,26 @@ int64_t size_of(int64_t kind) {
 
 }  // namespace
 
+namespace {
+
+void copy_in(float* arena, const rp_copy* in, int64_t ins, int64_t group) {
+    for (int64_t i = 0; i < ins; i++)
+        std::memcpy(arena + in[i].at, in[i].data + group * in[i].count, size_t(in[i].count) * sizeof(float));
+}
+
+bool within(int64_t arena, const rp_copy* copies, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (copies[i].at < 0 || copies[i].count < 0 || copies[i].count > arena - copies[i].at) return false;
+    return true;
+}
+
+void copy_out(const float* arena, const rp_copy* out, int64_t outs, int64_t group) {
+    for (int64_t i = 0; i < outs; i++)
+        std::memcpy(out[i].data + group * out[i].count, arena + out[i].at, size_t(out[i].count) * sizeof(float));
+}
+
+}  // namespace
+
 struct rp_program {
     const Table* table;
     int64_t threads, arena, scratch;
@@ -84,31 +104,143 @@ struct rp_program {
         idle.push_back(std::move(m));
     }
 
-    void run(float* data, int64_t first, int64_t last, double* seconds) {
-        alignas(64) std::atomic<int64_t> next{0};
-        Barrier barrier(threads);
-        Clock::time_point start = Clock::now();
-        auto body = [&](int64_t thread) {
-            float* scratch = own(data, thread);
-            for (int64_t k = first; k < last; k++) {
-                const Operator& o = operators[size_t(k)];
-                Task task = table->run[o.kind];
-                for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < o.tasks;)
-                    task(o.params.get(), i, data, scratch);
-                barrier.arrive([&] {
-                    next.store(0, std::memory_order_relaxed);
-                    if (seconds) {
-                        seconds[k] += seconds_since(start);
-                        start = Clock::now();
-                    }
-                });
-            }
-        };
-        Threads::instance().run(threads, body);
-    }
+    void run(float* data, int64_t first, int64_t last, double* seconds);
 };
 
-int rp_version() { return 7; }
+namespace {
+
+// The operators of a program in order. Each thread has a part of an operator's tasks of its own, the same part of the
+// values from one operator to the next; when that is done it helps the others. An operator begins when all tasks of the
+// one before are done, wherever the threads that did them are by then.
+class InOrder : public Job {
+  public:
+    InOrder(const rp_program& p, float* data, int64_t first, int64_t last, double* seconds)
+        : program_(p), data_(data), seconds_(seconds), first_(first), count_(last - first), threads_(p.threads),
+          tasks_(size_t(count_)), done_(new Counter[size_t(count_)]), next_(new Counter[size_t(count_ * threads_)]) {
+        for (int64_t k = 0; k < count_; k++) {
+            tasks_[size_t(k)] = p.operators[size_t(first + k)].tasks;
+            for (int64_t t = 0; t < threads_; t++) next_[size_t(k * threads_ + t)].value = begin(k, t);
+        }
+    }
+
+    void work(int64_t thread) override {
+        for (int64_t k = 0; (k = current_.value.load(std::memory_order_acquire)) < count_;) {
+            int64_t did = 0;
+            for (int64_t i = 0; i < threads_; i++) did += share(k, (thread + i) % threads_, thread);
+            if (did && done_[size_t(k)].value.fetch_add(did, std::memory_order_acq_rel) + did == tasks_[size_t(k)])
+                advance(k);
+            else
+                wait_until([&] { return current_.value.load(std::memory_order_acquire) != k; });
+        }
+    }
+
+  private:
+    struct alignas(64) Counter {
+        std::atomic<int64_t> value{0};
+    };
+
+    int64_t begin(int64_t k, int64_t thread) const { return tasks_[size_t(k)] * thread / threads_; }
+
+    // The tasks of one thread's part that are left, done by another or by itself; returns how many.
+    int64_t share(int64_t k, int64_t owner, int64_t thread) {
+        std::atomic<int64_t>& next = next_[size_t(k * threads_ + owner)].value;
+        int64_t end = begin(k, owner + 1), did = 0;
+        if (next.load(std::memory_order_relaxed) >= end) return 0;
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < end; did++) {
+            // Until this task is done the program and its memory are there.
+            const Operator& o = program_.operators[size_t(first_ + k)];
+            program_.table->run[o.kind](o.params.get(), i, data_, program_.own(data_, thread));
+        }
+        return did;
+    }
+
+    void advance(int64_t k) {
+        if (seconds_) {
+            Clock::time_point now = Clock::now();
+            seconds_[first_ + k] += std::chrono::duration<double>(now - start_).count();
+            start_ = now;
+        }
+        current_.value.store(k + 1, std::memory_order_release);
+    }
+
+    const rp_program& program_;
+    float* data_;
+    double* seconds_;
+    int64_t first_, count_, threads_;
+    std::vector<int64_t> tasks_;
+    std::unique_ptr<Counter[]> done_, next_;
+    Counter current_;
+    Clock::time_point start_ = Clock::now();
+};
+
+// Groups of images, each run by one thread.
+class Groups : public Job {
+  public:
+    Groups(rp_program& p, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups)
+        : program_(p), in_(in), out_(out), ins_(ins), outs_(outs), groups_(groups) {}
+
+    void work(int64_t thread) override {
+        std::unique_ptr<Memory> m;
+        int64_t did = 0;
+        for (int64_t g; (g = next_.fetch_add(1, std::memory_order_relaxed)) < groups_; did++) {
+            if (!m) m = program_.take();
+            if (m->data)
+                one(m->data, g);
+            else
+                failed_ = true;
+        }
+        if (m) program_.give(std::move(m));
+        done_.fetch_add(did, std::memory_order_acq_rel);
+        if (!thread) wait_until([&] { return done_.load(std::memory_order_acquire) == groups_; });
+    }
+
+    bool failed() const { return failed_; }
+
+  private:
+    void one(float* data, int64_t group) {
+        copy_in(data, in_, ins_, group);
+        for (const Operator& o : program_.operators)
+            for (int64_t i = 0; i < o.tasks; i++) program_.table->run[o.kind](o.params.get(), i, data, program_.own(data, 0));
+        copy_out(data, out_, outs_, group);
+    }
+
+    rp_program& program_;
+    const rp_copy *in_, *out_;
+    int64_t ins_, outs_, groups_;
+    std::atomic<int64_t> next_{0}, done_{0};
+    std::atomic<bool> failed_{false};
+};
+
+// The multiply-add peak of all threads at once.
+class Peak : public Job {
+  public:
+    Peak(const Table* table, int64_t threads, int64_t turns) : table_(table), threads_(threads), turns_(turns) {}
+
+    void work(int64_t thread) override {
+        sink_.store(table_->peak(turns_), std::memory_order_relaxed);
+        done_.fetch_add(1, std::memory_order_acq_rel);
+        if (!thread) wait_until([&] { return done_.load(std::memory_order_acquire) == threads_; });
+    }
+
+  private:
+    const Table* table_;
+    int64_t threads_, turns_;
+    std::atomic<float> sink_{0};  // keeps the work from being removed
+    std::atomic<int64_t> done_{0};
+};
+
+}  // namespace
+
+void rp_program::run(float* data, int64_t first, int64_t last, double* seconds) {
+    Threads::instance().run(threads, std::make_shared<InOrder>(*this, data, first, last, seconds));
+}
+
+int rp_version() { return 8; }
+
+int64_t rp_lanes(const char* variant) {
+    const Table* table = find_table(variant);
+    return table ? table->lanes : 0;
+}
 
 const char* rp_fields(int64_t kind) {
 #define RP_TEXT(type, ...) " " #type " " #__VA_ARGS__ ";"
@@ -149,32 +281,12 @@ const char* rp_add(rp_program* p, int64_t kind, const void* params, int64_t task
                    int64_t count) {
     int64_t size = size_of(kind);
     if (!size) return "an operator there is none of";
-    if (const char* wrong = check(kind, params, tasks, Room{p->arena, p->scratch, arrays, count})) return wrong;
+    if (const char* wrong = check(kind, params, tasks, Room{p->arena, p->scratch, p->table->lanes, arrays, count})) return wrong;
     Operator o{kind, tasks, std::make_unique<int64_t[]>(size_t(size) / 8)};
     std::memcpy(o.params.get(), params, size_t(size));
     p->operators.push_back(std::move(o));
     return nullptr;
 }
-
-namespace {
-
-void copy_in(float* arena, const rp_copy* in, int64_t ins, int64_t group) {
-    for (int64_t i = 0; i < ins; i++)
-        std::memcpy(arena + in[i].at, in[i].data + group * in[i].count, size_t(in[i].count) * sizeof(float));
-}
-
-bool within(int64_t arena, const rp_copy* copies, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (copies[i].at < 0 || copies[i].count < 0 || copies[i].count > arena - copies[i].at) return false;
-    return true;
-}
-
-void copy_out(const float* arena, const rp_copy* out, int64_t outs, int64_t group) {
-    for (int64_t i = 0; i < outs; i++)
-        std::memcpy(out[i].data + group * out[i].count, arena + out[i].at, size_t(out[i].count) * sizeof(float));
-}
-
-}  // namespace
 
 int rp_run(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, double* seconds) {
     if (!within(p->arena, in, ins) || !within(p->arena, out, outs)) return 2;
@@ -190,24 +302,9 @@ int rp_run(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, in
 int rp_run_groups(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups,
                   int64_t workers) {
     if (!within(p->arena, in, ins) || !within(p->arena, out, outs)) return 2;
-    std::atomic<int64_t> next{0};
-    std::atomic<int> failed{0};
-    auto body = [&](int64_t) {
-        std::unique_ptr<Memory> m = p->take();
-        if (!m->data) {
-            failed = 1;
-            return;
-        }
-        for (int64_t g; (g = next.fetch_add(1, std::memory_order_relaxed)) < groups;) {
-            copy_in(m->data, in, ins, g);
-            for (const Operator& o : p->operators)
-                for (int64_t i = 0; i < o.tasks; i++) p->table->run[o.kind](o.params.get(), i, m->data, p->own(m->data, 0));
-            copy_out(m->data, out, outs, g);
-        }
-        p->give(std::move(m));
-    };
-    Threads::instance().run(workers, body);
-    return failed;
+    auto job = std::make_shared<Groups>(*p, in, ins, out, outs, groups);
+    Threads::instance().run(workers, job);
+    return job->failed();
 }
 
 double rp_time(rp_program* p, int64_t index, int64_t repeats) {
@@ -229,11 +326,9 @@ double rp_peak(const char* variant, int64_t threads) {
     if (!table || threads < 1) return -1;
     constexpr int64_t kTurns = 2000000;
     double best = 1e30;
-    std::atomic<float> sink{0};  // keeps the work from being removed
     for (int i = 0; i < 3; i++) {
         Clock::time_point start = Clock::now();
-        auto body = [&](int64_t) { sink.store(table->peak(kTurns), std::memory_order_relaxed); };
-        Threads::instance().run(threads, body);
+        Threads::instance().run(threads, std::make_shared<Peak>(table, threads, kTurns));
         double spent = seconds_since(start);
         if (spent < best) best = spent;
     }

@@ -8,6 +8,7 @@ typedef void (*Task)(const void* params, int64_t task, float* arena, float* scra
 
 struct Table {
     const char* name;
+    int64_t lanes;  // of the widest vectors
     Task run[kKinds];
     float (*peak)(int64_t turns);  // 12 * 8 multiply-adds a turn
 };

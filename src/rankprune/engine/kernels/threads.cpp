@@ -27,45 +27,35 @@ Threads& Threads::instance() {
     return *t;
 }
 
-void Threads::call(int64_t count, Function function, void* body) {
-    if (count <= 1) {
-        function(body, 0);
-        return;
-    }
+void Threads::run(int64_t count, const std::shared_ptr<Job>& job) {
+    if (count <= 1) return job->work(0);
     std::lock_guard<std::mutex> one(callers_);
     {
         std::lock_guard<std::mutex> lock(mutex_);
         count_ = count;
-        function_ = function;
-        body_ = body;
-        busy_.store(count - 1, std::memory_order_relaxed);
+        job_ = job;
         uint64_t turn = turn_.load(std::memory_order_relaxed);
         for (; workers_ < count - 1; workers_++)
-            std::thread(&Threads::work, this, workers_ + 1, turn).detach();
+            std::thread(&Threads::wait_for_jobs, this, workers_ + 1, turn).detach();
         turn_.store(turn + 1, std::memory_order_release);
     }
     wake_.notify_all();
-    function(body, 0);
-    wait_until([&] { return busy_.load(std::memory_order_acquire) == 0; });
+    job->work(0);
+    std::lock_guard<std::mutex> lock(mutex_);
+    job_ = nullptr;
 }
 
-void Threads::work(int64_t thread, uint64_t seen) {
+void Threads::wait_for_jobs(int64_t thread, uint64_t seen) {
     for (;;) {
         for (int i = 0; i < 2000 && turn_.load(std::memory_order_acquire) == seen; i++) pause();
-        Function function = nullptr;
-        void* body = nullptr;
+        std::shared_ptr<Job> job;
         {
             std::unique_lock<std::mutex> lock(mutex_);
             wake_.wait(lock, [&] { return turn_.load(std::memory_order_relaxed) != seen; });
             seen = turn_.load(std::memory_order_relaxed);
-            if (thread < count_) {
-                function = function_;
-                body = body_;
-            }
+            if (thread < count_) job = job_;
         }
-        if (!function) continue;
-        function(body, thread);
-        busy_.fetch_sub(1, std::memory_order_release);
+        if (job) job->work(thread);
     }
 }
 

@@ -31,6 +31,11 @@ static float peak_loop(int64_t turns) {
 extern const Table RP_JOIN(table_, RP_VARIANT);
 const Table RP_JOIN(table_, RP_VARIANT) = {
     RP_STRING(RP_VARIANT),
+#if defined(__AVX512F__)
+    16,
+#else
+    kLanes,
+#endif
 #define RP_RUN(Name, FIELDS, name) run_##name,
     {RP_OPERATORS(RP_RUN)},
 #undef RP_RUN
