@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from rankprune.engine import compile as compiled
-from rankprune.engine import fallback
+from rankprune.engine import fallback, timing
 
 
 class Parts(nn.Module):
@@ -40,7 +40,7 @@ def times(monkeypatch, tmp_path):
             return list(give(len(seen) - 1))
 
         monkeypatch.setattr(fallback, "in_turns", in_turns)
-        monkeypatch.setattr(compiled, "in_turns", in_turns)
+        monkeypatch.setattr(compiled, "samples", lambda calls: [[seconds] * 3 for seconds in in_turns(calls)])
         monkeypatch.setenv("RANKPRUNE_CACHE", str(tmp_path))
         return seen
 
@@ -129,7 +129,32 @@ def test_a_segment_whose_input_was_brought_into_another_order_before(times):
 
 def test_calls_in_turns_are_each_timed_after_a_first_one():
     order: list[str] = []
-    least = fallback.in_turns([lambda: order.append("a"), lambda: order.append("b")])
+    least = timing.in_turns([lambda: order.append("a"), lambda: order.append("b")])
     assert order[:8] == ["a", "a", "b", "b"] * 2
-    assert len(order) >= 4 * (1 + fallback.TURNS[0])
+    assert len(order) >= 4 * (1 + timing.TURNS[0])
     assert all(0 < seconds < 1 for seconds in least)
+
+
+def test_the_best_thread_count_is_kept_and_named(times, monkeypatch):
+    monkeypatch.setattr("rankprune.engine.backend.engine.default_threads", lambda: 4)
+    turns = times(lambda turn: (2.0, 1.0, 0.99) if turn == 0 else (3.0, 1.0))
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU()).eval()
+    fast = rp.compile(model, torch.randn(4, 6))
+    assert turns == [3, 2]  # 1, 2 and 4 threads; then the whole against torch
+    assert fast.threads == fast.report.threads == 2  # 4 are not 3 % faster
+    assert "2 threads (measured 1: 2000.00 ms, 2: 1000.00 ms, 4: 990.00 ms)" in str(fast.report)
+    assert "3.00 to 3.00 x faster than torch" in str(fast.report)
+    assert all(native.engine.threads == 2 for native in fast.program.natives)
+    check(fast, model)
+
+
+def test_the_gain_is_the_middle_half_of_the_turns():
+    assert timing.ratios([2.0, 4.0, 6.0, 8.0, 40.0], [2.0, 2.0, 2.0, 2.0, 2.0]) == (2.0, 4.0)
+    assert timing.ratios([3.0], [2.0]) == (1.5, 1.5)
+
+
+def test_a_noisy_machine_is_named(times, monkeypatch):
+    times(lambda turn: (1.0, 1.0))
+    monkeypatch.setattr(compiled, "samples", lambda calls: [[1.0, 2.0, 3.0, 4.0], [1.0] * 4])
+    with pytest.warns(UserWarning, match=r"noisy: the engine's gain over torch is between 1\.75 and 3\.25"):
+        rp.compile(nn.Sequential(nn.Linear(6, 4)).eval(), torch.randn(4, 6), threads=1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rankprune as rp
-from rankprune.engine.fallback import in_turns
+from rankprune.engine.timing import in_turns
 
 pytest.importorskip("torchvision")
 pytest.importorskip("timm")

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,24 +21,26 @@ from rankprune.engine.frontend.call import Call, Signature, bind, of_example, ta
 from rankprune.engine.frontend.capture import LEFT_OUT
 from rankprune.engine.frontend.trace import CannotFollow, SelfChanging, trace
 
-from .fallback import in_turns, make_program, without_losers
+from .fallback import best_threads, make_program, without_losers
 from .planfile import write
 from .program import Maker, Native, Program, torch_threads
 from .report import Layer, Report, counted, island_layers, native_layers
+from .timing import NOISY, ratios, samples
 from .verify import need_equal, run_module
 
 MARGIN = 1.02  # torch runs the whole module where the engine takes more than this times as long
 PROGRAMS = 16  # input sizes kept at once
 
 
-def compile(module: nn.Module, example: Any, threads: int | None = None, tune: bool = True) -> Compiled:
+def compile(module: nn.Module, example: Any, threads: int | Literal["auto"] = "auto", tune: bool = True) -> Compiled:
     """Compile a module in evaluation mode for any batch size.
 
     Args:
         module: What to compile; DataParallel and torch.compile are taken off. It must not change afterwards.
         example: A tensor (the only argument), a tuple of all positional arguments, or a dict of keyword arguments.
             Give the batch size you will use: from a few images on, kernels for batches are measured too.
-        threads: Of the engine; all cores by default.
+        threads: Of the engine. "auto" measures counts up to the cores of this process and keeps the best, or takes all
+            cores without `tune`.
         tune: Measure kernels layer by layer (and remember them), and leave to torch what torch does faster. Without,
             kernels follow from the layers alone and nothing is measured.
 
@@ -56,7 +58,9 @@ def compile(module: nn.Module, example: Any, threads: int | None = None, tune: b
     if module.training:
         raise ValueError("compile needs the model in evaluation mode: call model.eval() first")
     call = take_apart(*bind(module, *of_example(example)))
-    return Compiled(module, call, Maker(variant, thread_count(threads), tune, call.batch))
+    automatic = threads == "auto"
+    count = thread_count(None if threads == "auto" else threads)
+    return Compiled(module, call, Maker(variant, count, tune, call.batch), automatic and tune)
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Compiled:
 
     report: Report
 
-    def __init__(self, module: nn.Module, call: Call, maker: Maker) -> None:
+    def __init__(self, module: nn.Module, call: Call, maker: Maker, choose_threads: bool = False) -> None:
         began = time.perf_counter()
         self._module, self._maker = module, maker
         self._versions = self._now()
@@ -86,9 +90,13 @@ class Compiled:
         self._lock = threading.Lock()
         self.variant, self.threads, self.tuned = maker.variant, maker.threads, maker.tune
         self._first = self._compile(call, maker)
+        tried: dict[int, float] = {}
+        if choose_threads and maker.threads > 1 and self._first.program is not None and self._first.program.natives:
+            tried = best_threads(self._first.program, call, maker.threads)
+            self.threads = next(reversed(tried))
         spent = time.perf_counter() - began
-        with torch_threads(self.threads):
-            self.report = self._measured(call, spent)
+        with torch_threads(maker.threads):
+            self.report = replace(self._measured(call, spent), threads=self.threads, tried=tried)
         self._entries[call.signature] = self._first
 
     def _compile(self, call: Call, maker: Maker, excluded: frozenset[str] = frozenset()) -> Entry:
@@ -116,13 +124,22 @@ class Compiled:
         report = Report(dense, self.weight_bytes(), 0.0, 0.0, spent, self.islands, call.batch, self._left())
         with torch.no_grad():
             calls = [lambda: module(*args, **kwargs), lambda: self._run(entry, call)]
-            theirs, ours = in_turns(calls)
-            if self.tuned and not entry.torch_only and ours > MARGIN * theirs:
-                theirs, ours = (min(a, b) for a, b in zip((theirs, ours), in_turns(calls)))  # lest it was a slow spell
+            times = samples(calls)
+            if self.tuned and not entry.torch_only and min(times[1]) > MARGIN * min(times[0]):
+                times = [a + b for a, b in zip(times, samples(calls))]  # lest it was a slow spell
+            theirs, ours = (min(seconds) for seconds in times)
+            gain = ratios(*times)
             if self.tuned and not entry.torch_only and ours > MARGIN * theirs:
                 why = f"the engine took {ours / theirs:.2f} times as long"
-                self._first, ours = replace(entry, torch_only=why), theirs
-        return replace(report, torch_seconds=theirs, engine_seconds=ours, torch_only=self._first.torch_only)
+                self._first, ours, gain = replace(entry, torch_only=why), theirs, (1.0, 1.0)
+        if gain[1] > NOISY * gain[0]:
+            warnings.warn(
+                f"the machine is noisy: the engine's gain over torch is between {gain[0]:.2f} and {gain[1]:.2f} in half "
+                "of the turns, so measure it again when the machine is idle",
+                stacklevel=4,
+            )
+        why = self._first.torch_only
+        return replace(report, torch_seconds=theirs, engine_seconds=ours, gain=gain, torch_only=why)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = take_apart(*bind(self._module, args, kwargs))

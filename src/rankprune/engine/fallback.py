@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+import functools
 from typing import Any
 
 import torch
@@ -14,30 +13,9 @@ from rankprune.engine.frontend.segments import Segment, as_island, cut
 from rankprune.engine.frontend.trace import Traced
 
 from .program import Maker, Native, Program, Refused, island_context
+from .timing import in_turns
 
-BUDGET = 0.5  # seconds of a comparison, beyond its least number of turns
-TURNS = (4, 40)
-
-
-def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Least seconds of each call. They take turns, so that a slow spell of the machine falls on all of them.
-
-    Each is called twice and the second call counts: threads of torch that wait for work keep a core busy for a while.
-    """
-    least = [float("inf")] * len(calls)
-    began = 0.0
-    for turn in range(TURNS[1] + 1):
-        for i, call in enumerate(calls):
-            call()
-            start = time.perf_counter()
-            call()
-            if turn:  # the first turn warms up
-                least[i] = min(least[i], time.perf_counter() - start)
-        if not turn:
-            began = time.perf_counter()
-        elif turn >= TURNS[0] and time.perf_counter() - began > BUDGET:
-            break
-    return least
+SAME = 1.03  # fewer threads are taken where they need at most this times as long
 
 
 def make_program(traced: Traced, maker: Maker, excluded: frozenset[str]) -> tuple[Program, frozenset[str]]:
@@ -88,6 +66,24 @@ def _choose_threads(program: Program, call: Call) -> None:
 
     every, one = in_turns([lambda: run(None), lambda: run(1)])
     program.island_threads = 1 if one < every else None
+
+
+def best_threads(program: Program, call: Call, limit: int) -> dict[int, float]:
+    """Measure 1, 2, 4, ... threads up to the limit and keep the fewest that are about as fast as the best.
+
+    Returns:
+        Least seconds by thread count, the chosen one last.
+    """
+    counts = sorted({min(1 << k, limit) for k in range(limit.bit_length() + 1)})
+
+    def run(threads: int) -> None:
+        program.use_threads(threads)
+        program.run(call.batch, call.tensors)
+
+    seconds = dict(zip(counts, in_turns([functools.partial(run, n) for n in counts])))
+    chosen = next(n for n in counts if seconds[n] <= SAME * min(seconds.values()))
+    program.use_threads(chosen)
+    return {**{n: s for n, s in seconds.items() if n != chosen}, chosen: seconds[chosen]}
 
 
 def _slower(program: Program, native: Native, batch: int, values: dict[Any, Any]) -> bool:

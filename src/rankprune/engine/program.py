@@ -162,6 +162,11 @@ class Program:
                         values.pop(key, None)
         return values
 
+    def use_threads(self, threads: int) -> None:
+        """Run the kernels with this number of threads."""
+        for native in self.natives:
+            native.engine.threads = threads
+
     @property
     def natives(self) -> list[Native]:
         return [step for step in self.steps if isinstance(step, Native)]

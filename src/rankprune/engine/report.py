@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rankprune.engine.backend.tuning import Decision
 from rankprune.engine.frontend.islands import Island
@@ -43,20 +43,28 @@ class Report:
     batch: int = 1
     left: tuple[str, ...] = ()  # operators the engine knows, and that torch runs because it is faster
     torch_only: str = ""  # why torch runs the whole module; empty: it does not
+    gain: tuple[float, float] = (1.0, 1.0)  # over torch: the middle half of the turns of both
+    threads: int = 1
+    tried: dict[int, float] = field(default_factory=dict)  # least seconds by thread count, where those were measured
 
     def __str__(self) -> str:
-        ratio = self.torch_seconds / self.engine_seconds
-        speed = f"{ratio:.2f} x faster" if ratio > 1.02 else "not faster"
+        low, high = self.gain
+        speed = f"{low:.2f} to {high:.2f} x faster" if low > 1.02 else "not faster"
         text = (
             f"weights {self.dense_bytes / 1e6:.1f} MB -> {self.weight_bytes / 1e6:.1f} MB; batch {self.batch} "
             f"{self.torch_seconds * 1e3:.2f} ms -> {self.engine_seconds * 1e3:.2f} ms ({speed} than torch); "
-            f"compiled in {self.compile_seconds:.1f} s"
+            f"{self._threads()}; compiled in {self.compile_seconds:.1f} s"
         )
         if self.torch_only:
             return f"{text}; torch runs the whole module: {self.torch_only}"
         if self.islands:
             text += f"; run by torch: {counted(self.islands)}"
         return text + (f"; run by torch because it is faster there: {counted(self.left)}" if self.left else "")
+
+    def _threads(self) -> str:
+        counted = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        tried = ", ".join(f"{n}: {1e3 * seconds:.2f} ms" for n, seconds in sorted(self.tried.items()))
+        return f"{counted} (measured {tried})" if tried else counted
 
 
 def counted(names: tuple[str, ...]) -> str:

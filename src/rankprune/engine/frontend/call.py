@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,10 +75,15 @@ def of_example(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
 
 
+_signatures: weakref.WeakKeyDictionary[nn.Module, inspect.Signature] = weakref.WeakKeyDictionary()
+
+
 def bind(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments given by name or by place are the same call."""
     try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        if module not in _signatures:
+            _signatures[module] = inspect.signature(module.forward)
+        bound = _signatures[module].bind(*args, **kwargs)
     except TypeError as error:
         raise ValueError(f"{type(module).__name__} does not take these arguments: {error}") from None
     return bound.args, bound.kwargs
