@@ -20,6 +20,7 @@ from rankprune import prune
 from rankprune.engine.backend import native
 from rankprune.engine.backend.engine import default_threads
 from rankprune.engine.backend.selfcheck import best_variant
+from rankprune.engine.backend.tuning import cpu_model
 from rankprune.flops import count
 from rankprune.lab.bench.benchmark import benchmark
 from rankprune.lab.models import create_model
@@ -43,7 +44,7 @@ SUITES = {
     "resnet50-batch": Suite(RESNET, 224, (0.8, 0.9, 0.95, 0.98), (16,), ("onnxruntime", "deepsparse")),
     "deit-s": Suite(("timm:deit_small_patch16_224",), 224, (0.8, 0.9, 0.95)),
     "cifar": Suite(("cifar-resnet32x2", "cifar-vgg19"), 32, (0.98,)),
-    "dense": Suite(RESNET, 224, (0.0,), (1,), ("torch", "compile", "onnxruntime", "openvino")),
+    "dense": Suite(RESNET, 224, (0.0,), (1,), ("torch", "onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")),
     "growth": Suite(RESNET, 224, (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99), (1,), ("onnxruntime",)),
     "growth-batch": Suite(RESNET, 224, (0.95,), (1, 2, 4, 8, 16, 32), ("onnxruntime",)),
 }
@@ -62,7 +63,7 @@ class Bench:
     def __init__(self, threads: int, rounds: int, deepsparse: str | None) -> None:
         self.threads, self.rounds, self.deepsparse = threads, rounds, deepsparse
         self.peak = 0.0
-        print(f"{best_variant()}, {threads} threads")
+        print(f"{best_variant()}, {threads} threads, {cpu_model()}")
 
     def show(self, title: str, model: nn.Module, shape: tuple[int, ...], against: tuple[str, ...]) -> None:
         found = benchmark(model, torch.zeros(shape), against, self.threads, self.deepsparse, self.rounds)
@@ -70,6 +71,9 @@ class Bench:
         speed = work / found.rows[0].minimum
         self.peak = max(self.peak, native.peak(best_variant(), self.threads))  # a disturbed measurement is too low
         share = f"{speed / self.peak:.0%} of the multiply-add peak of {self.peak:.0f}"
+        away = 1e9 * native.round_trip() if default_threads() > 1 else 0.0
+        caches = f"; a cache line goes to the other core and back in {away:.0f} ns ({'one L3' if away < 250 else 'two L3s'})"
+        share += caches if self.threads > 1 else ""
         print(f"\n{title}: {work:.2f} GFLOP of non-zeros, {speed:.0f} GFLOP/s, {share}")
         print(found, flush=True)
 
@@ -93,6 +97,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, metavar="FOLDER")
     parser.add_argument("--deepsparse", metavar="ENVIRONMENT")
     parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--sparsity", type=float, nargs="+", help="only these of the suite's")
     parser.add_argument("--rounds", type=int, default=25)
     args = parser.parse_args()
     if args.suite == "trained" and args.run is None:
@@ -103,7 +108,7 @@ def main() -> None:
     suite = SUITES[args.suite]
     for name in suite.models:
         for batch in suite.batches:
-            for sparsity in suite.sparsities:
+            for sparsity in args.sparsity or suite.sparsities:
                 model = masked(name, sparsity, suite.size)
                 bench.show(f"{name} at {sparsity:.0%}", model, (batch, 3, suite.size, suite.size), suite.against)
 

@@ -134,8 +134,8 @@ class Compiled:
                 self._first, ours, gain = replace(entry, torch_only=why), theirs, (1.0, 1.0)
         if gain[1] > NOISY * gain[0]:
             warnings.warn(
-                f"the machine is noisy: the engine's gain over torch is between {gain[0]:.2f} and {gain[1]:.2f} in half "
-                "of the turns, so measure it again when the machine is idle",
+                f"the machine is noisy: the engine's gain over torch is between {gain[0]:.2f} and {gain[1]:.2f} in "
+                "half of the turns, so measure it again when the machine is idle",
                 stacklevel=4,
             )
         why = self._first.torch_only

@@ -161,6 +161,7 @@ def bind(path: Path) -> Any:
     lib.rp_run_groups.argtypes = [c_void_p, POINTER(Copy), c_int64, POINTER(Copy), c_int64, c_int64, c_int64]
     lib.rp_time.restype, lib.rp_time.argtypes = c_double, [c_void_p, c_int64, c_int64]
     lib.rp_peak.restype, lib.rp_peak.argtypes = c_double, [c_char_p, c_int64]
+    lib.rp_round_trip.restype, lib.rp_round_trip.argtypes = c_double, [c_int64]
     lib.rp_free.restype, lib.rp_free.argtypes = None, [c_void_p]
     numbers = {"kLanes": LANES, "kAxes": AXES}
     names = {"activations": ACTIVATIONS, "operations": OPERATIONS, "moves": MOVES, "inner": INNER}
@@ -221,6 +222,11 @@ def variants() -> list[str]:
 def lanes(variant: str) -> int:
     """Floats of the widest vectors of an instruction set."""
     return int(library().rp_lanes(variant.encode()))
+
+
+def round_trip() -> float:
+    """Seconds that a cache line takes to another thread and back: about 100 ns under one L3, over 400 ns across two."""
+    return float(library().rp_round_trip(20000))
 
 
 def peak(variant: str, threads: int) -> float:

@@ -233,4 +233,5 @@ RP_API int rp_run_groups(rp_program*, const rp_copy* in, int64_t ins, const rp_c
                          int64_t workers);
 RP_API double rp_time(rp_program*, int64_t index, int64_t repeats);  // least seconds of one operator, run alone
 RP_API double rp_peak(const char* variant, int64_t threads);         // measured FMA peak, GFLOP/s
+RP_API double rp_round_trip(int64_t turns);                           // of a cache line between two threads, seconds
 RP_API void rp_free(rp_program*);

@@ -229,6 +229,25 @@ class Peak : public Job {
     std::atomic<int64_t> done_{0};
 };
 
+// Two threads that hand a cache line to and fro: how far their cores are from each other.
+class RoundTrip : public Job {
+  public:
+    explicit RoundTrip(int64_t turns) : turns_(turns) {}
+
+    void work(int64_t thread) override {
+        if (thread > 1) return;
+        for (int64_t i = 0; i < turns_; i++) {
+            wait_until([&] { return line_.load(std::memory_order_acquire) == 2 * i + thread; });
+            line_.store(2 * i + thread + 1, std::memory_order_release);
+        }
+        if (!thread) wait_until([&] { return line_.load(std::memory_order_acquire) == 2 * turns_; });
+    }
+
+  private:
+    const int64_t turns_;
+    alignas(64) std::atomic<int64_t> line_{0};
+};
+
 }  // namespace
 
 void rp_program::run(float* data, int64_t first, int64_t last, double* seconds) {
@@ -333,6 +352,17 @@ double rp_peak(const char* variant, int64_t threads) {
         if (spent < best) best = spent;
     }
     return double(threads) * double(kTurns) * 12 * kLanes * 2 / best / 1e9;
+}
+
+double rp_round_trip(int64_t turns) {
+    double best = 1e30;
+    for (int i = 0; i < 5; i++) {
+        Clock::time_point start = Clock::now();
+        Threads::instance().run(2, std::make_shared<RoundTrip>(turns));
+        double spent = seconds_since(start) / double(turns);
+        if (spent < best) best = spent;
+    }
+    return best;
 }
 
 void rp_free(rp_program* p) { delete p; }

@@ -57,11 +57,11 @@ class Benchmark:
         where = f"pinned to CPUs {', '.join(map(str, self.cpus))}" if self.cpus else "not pinned"
         lines = [f"batch {self.batch}, {self.threads} threads, {where}, {self.rounds} rounds in turns; {self.compiled}"]
         heads = ("min ms", "median ms", "images/s", "by min", "by median", "error")
-        lines.append(f"{'engine':<12} " + " ".join(f"{head:>9}" for head in heads))
+        lines.append(f"{'engine':<16} " + " ".join(f"{head:>9}" for head in heads))
         for row in self.rows:
             times = f"{row.minimum * 1e3:>9.2f} {row.median * 1e3:>9.2f} {row.images_per_second:>9.1f}"
             ratios = f"{self.ratio(row.name, 'minimum'):>9.2f} {self.ratio(row.name):>9.2f}"
-            lines.append(f"{row.name:<12} {times} {ratios} {row.error:>9.1e}")
+            lines.append(f"{row.name:<16} {times} {ratios} {row.error:>9.1e}")
         return "\n".join([*lines, *(f"{name} is left out: {why}" for name, why in self.absent.items())])
 
 

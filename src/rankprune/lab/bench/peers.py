@@ -104,12 +104,55 @@ def onnx_file(path: Path, threads: int) -> Run:
     return lambda x: timed(lambda: joined(session.run(None, {name: x})))
 
 
+def onnxruntime_int8(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
+    """Static quantization, scales per channel, calibrated on random numbers: its time, not its accuracy."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise Absent("onnxruntime is not installed: pip install 'rankprune[onnx]'")
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    plain, quantized = folder / "plain.onnx", folder / "int8.onnx"
+    quant_pre_process(str(export(model, example, folder)), str(plain), skip_symbolic_shape=True)
+    generator = torch.Generator().manual_seed(0)
+    batches = iter([{"input": torch.randn(example.shape, generator=generator).numpy()} for _ in range(2)])
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> Any:
+            found = next(batches, None)
+            return None if found is None else dict(zip(names, found.values()))
+
+    names = _inputs(plain)
+    quantization.quantize_static(str(plain), str(quantized), Reader(), per_channel=True)
+    return onnx_file(quantized, threads)
+
+
+def _inputs(path: Path) -> list[str]:
+    import onnx
+
+    return [value.name for value in onnx.load(str(path), load_external_data=False).graph.input]
+
+
 def openvino(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
     if importlib.util.find_spec("openvino") is None:
         raise Absent("openvino is not installed: pip install openvino")
     import openvino as ov
 
     compiled = ov.compile_model(str(export(model, example, folder)), "CPU", {"INFERENCE_NUM_THREADS": threads})
+    return lambda x: timed(lambda: joined(list(compiled(x).values())))
+
+
+def openvino_int8(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
+    """Quantized by NNCF, calibrated on random numbers: its time, not its accuracy."""
+    if importlib.util.find_spec("openvino") is None or importlib.util.find_spec("nncf") is None:
+        raise Absent("openvino and nncf are not both installed: pip install openvino nncf")
+    import nncf
+    import openvino as ov
+
+    generator = torch.Generator().manual_seed(0)
+    given = nncf.Dataset([torch.randn(example.shape, generator=generator).numpy() for _ in range(2)])
+    with contextlib.redirect_stdout(io.StringIO()):
+        quantized = nncf.quantize(ov.Core().read_model(str(export(model, example, folder))), given, subset_size=2)
+    compiled = ov.compile_model(quantized, "CPU", {"INFERENCE_NUM_THREADS": threads})
     return lambda x: timed(lambda: joined(list(compiled(x).values())))
 
 
@@ -154,5 +197,6 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 PEERS: dict[str, Callable[..., Run]] = {
     "torch": torch_eager, "compile": torch_compile, "onnxruntime": onnxruntime, "openvino": openvino,
+    "onnxruntime-int8": onnxruntime_int8, "openvino-int8": openvino_int8,
     "deepsparse": deepsparse,
 }  # fmt: skip
