@@ -39,12 +39,13 @@ class Suite:
 
 
 RESNET = ("torchvision:resnet50",)
+DENSE = ("torch", "onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")
 SUITES = {
     "resnet50": Suite(RESNET, 224, (0.8, 0.9, 0.95, 0.98)),
     "resnet50-batch": Suite(RESNET, 224, (0.8, 0.9, 0.95, 0.98), (16,), ("onnxruntime", "deepsparse")),
     "deit-s": Suite(("timm:deit_small_patch16_224",), 224, (0.8, 0.9, 0.95)),
     "cifar": Suite(("cifar-resnet32x2", "cifar-vgg19"), 32, (0.98,)),
-    "dense": Suite(RESNET, 224, (0.0,), (1,), ("torch", "onnxruntime", "openvino", "onnxruntime-int8", "openvino-int8")),
+    "dense": Suite(RESNET, 224, (0.0,), (1,), DENSE),
     "growth": Suite(RESNET, 224, (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99), (1,), ("onnxruntime",)),
     "growth-batch": Suite(RESNET, 224, (0.95,), (1, 2, 4, 8, 16, 32), ("onnxruntime",)),
 }
@@ -72,7 +73,8 @@ class Bench:
         self.peak = max(self.peak, native.peak(best_variant(), self.threads))  # a disturbed measurement is too low
         share = f"{speed / self.peak:.0%} of the multiply-add peak of {self.peak:.0f}"
         away = 1e9 * native.round_trip() if default_threads() > 1 else 0.0
-        caches = f"; a cache line goes to the other core and back in {away:.0f} ns ({'one L3' if away < 250 else 'two L3s'})"
+        caches = "one L3" if away < 250 else "two L3s"
+        caches = f"; a cache line goes to the other core and back in {away:.0f} ns ({caches})"
         share += caches if self.threads > 1 else ""
         print(f"\n{title}: {work:.2f} GFLOP of non-zeros, {speed:.0f} GFLOP/s, {share}")
         print(found, flush=True)

@@ -132,7 +132,7 @@ class Compiled:
             if self.tuned and not entry.torch_only and ours > MARGIN * theirs:
                 why = f"the engine took {ours / theirs:.2f} times as long"
                 self._first, ours, gain = replace(entry, torch_only=why), theirs, (1.0, 1.0)
-        if gain[1] > NOISY * gain[0]:
+        if self.tuned and gain[1] > NOISY * gain[0]:
             warnings.warn(
                 f"the machine is noisy: the engine's gain over torch is between {gain[0]:.2f} and {gain[1]:.2f} in "
                 "half of the turns, so measure it again when the machine is idle",
