@@ -16,7 +16,8 @@ from torch import Tensor
 import rankprune as rp
 from _nets import cnn, sgd, train
 from rankprune.core import registry as _registry
-from rankprune.core.method import Group, Periodic, PrunableLayer
+from rankprune.core.method import Group, PrunableLayer
+from rankprune.core.plan import AtOnce, Gradual, Periodic, Plan
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,8 @@ def test_a_score_in_four_lines() -> None:
     class LastFirst(rp.Score):
         """Keep what comes last."""
 
+        plan: Plan = AtOnce()
+
         def score(self, layer: PrunableLayer) -> Tensor:
             return torch.arange(layer.numel, dtype=torch.float32).view(layer.shape)
 
@@ -45,11 +48,13 @@ def test_a_score_in_four_lines() -> None:
 def test_masks_of_ones_own() -> None:
     @rp.register("checkerboard")
     @dataclass
-    class Checkerboard(Periodic, rp.Masked):
+    class Checkerboard(rp.Masked):
         """Every other weight, the other half at every update."""
 
+        plan: Plan = Periodic()
+
         def masks(self, group: Group) -> Sequence[Tensor]:
-            flip = group.update_number() % 2
+            flip = (group.plan.done(group.step) - 1) % 2
             return [(torch.arange(s.numel) % 2 == flip).view(s.shape) for s in group.layers]
 
     model = cnn()
@@ -60,6 +65,33 @@ def test_masks_of_ones_own() -> None:
     assert not torch.equal(seen[2][0], seen[4][0])
     assert torch.equal(seen[2][0], seen[6][0])
     assert sp.finalize().kept == 1004
+
+
+def test_a_score_without_a_plan_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"hasty has no plan, so nothing says when it prunes: add `plan: Plan = AtOnce"):
+
+        @rp.register("hasty")
+        @dataclass
+        class Hasty(rp.Score):
+            """Says what stays, and not when."""
+
+            def score(self, layer: PrunableLayer) -> Tensor:
+                return layer.weight.abs()
+
+
+def test_a_plan_goes_with_any_score() -> None:
+    """Magnitude with the plan of gradual pruning is gradual magnitude pruning; settings of a plan stand beside it."""
+    nets = [cnn(), cnn()]
+    methods = [rp.methods.Magnitude(plan=Gradual(density_schedule="cubic")), rp.methods.GMP(every=2)]
+    for net, method in zip(nets, methods):
+        torch.manual_seed(0)
+        optimizer = sgd(net)
+        sp = rp.attach(net, optimizer, method, sparsity=0.9, total_steps=40)
+        assert sp.sparsity == 0.0
+        train(net, optimizer, 1, 40)
+        assert sp.finalize().kept == 201
+    with pytest.raises(ValueError, match=r"magnitude has no hyper-parameter 'every'"):
+        rp.attach(cnn(), sgd(cnn()), "magnitude", sparsity=0.9, total_steps=40, every=2)
 
 
 def test_two_methods_cannot_share_a_name() -> None:

@@ -235,12 +235,12 @@ def test_a_keyword_named_after_a_method_is_for_that_method() -> None:
     settings: dict[str, Any] = {"rigl": {"every": 4, "grow": 0.2}, "gmp": {"every": 2}, "ham": {"alpha": 10.0}}
     for name, every in (("rigl", 4), ("gmp", 2), ("gmp+ham", 2)):
         sp = attach(cnn(), name, **settings)
-        assert sp.groups[0].method.every == every  # type: ignore[attr-defined]
+        assert sp.groups[0].plan.every == every  # type: ignore[attr-defined]
     assert sp.groups[0].extras[0].alpha == 10.0  # type: ignore[attr-defined]
     attach(cnn(), "feather", **settings)
     attach(cnn(), rp.methods.Feather(0.5), sparsity=None, **settings)
     sp = attach(cnn(), {"0": "rigl", "*": "gmp"}, distribution="uniform", **settings)
-    assert [g.method.every for g in sp.groups] == [4, 2]  # type: ignore[attr-defined]
+    assert [g.plan.every for g in sp.groups] == [4, 2]  # type: ignore[attr-defined]
     assert [g.method.distribution for g in sp.groups] == ["uniform", "uniform"]
 
 

@@ -173,7 +173,7 @@ def test_grown_is_the_top_of_the_combined_gradient() -> None:
         optimizer.step()
         if step % 3 == 0 and sp.budget < weight.numel():
             score = before.abs().reshape(-1).masked_fill(~old.reshape(-1), -1)
-            share = 0.15 * (1 + math.cos(math.pi * step / sp.groups[0].method.end(30)))
+            share = 0.15 * (1 + math.cos(math.pi * step / sp.groups[0].plan.end))
             kept = torch.zeros(weight.numel(), dtype=torch.bool)
             kept[score.argsort(descending=True, stable=True)[: sp.budget - int(sp.budget * share)]] = True
             combined = (grad + 5.0 * rp.rank.rank_grad(before, 0.2)).abs().reshape(-1).masked_fill(kept, -1)
@@ -202,14 +202,14 @@ def test_defaults_are_the_authors() -> None:
         term = rp.methods.RPG(sparsity).rank_term()
         assert (term.lam, term.delta) == expected
     method = rp.methods.RPG()
-    assert (method.period(125_100), method.grow, method.prune_end, method.rank_reduction, method.rank_layers) == (
+    assert (method.plan.period(method.run(125_100)), method.grow, method.plan.prune_end, method.rank_reduction, method.rank_layers) == (
         100,
         0.3,
         0.9,
         "mean",
         "conv",
     )
-    assert method.density_schedule == "exponential"
+    assert method.plan.density_schedule == "exponential"
 
 
 def test_authors_imagenet_timetable() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ import rankprune as rp
 from _nets import cnn, sgd, train
 from rankprune.core.schedules import choose_every
 
-PERIODIC = [name for name in rp.list_methods() if "every" in {f.name for f in fields(rp.method_info(name).cls)}]
+PERIODIC = [name for name in rp.list_methods() if rp.method_info(name).cls.plan.periodic]
 GROWING = [name for name in PERIODIC if issubclass(rp.method_info(name).cls, rp.DropGrow)]
 
 
@@ -45,7 +44,7 @@ def test_the_periodic_methods_are_all_here() -> None:
 @pytest.mark.parametrize("total_steps", [3, 10, 40, 138, 200, 744, 3000, 20_000, 100_000])
 def test_every_length_of_training_has_a_timetable(name: str, total_steps: int) -> None:
     method = rp.method_info(name).cls(0.9)
-    every, steps = method.period(total_steps), method.updates(total_steps)
+    every, steps = method.plan.period(method.run(total_steps)), method.updates(total_steps)
     assert 1 <= every <= 100
     assert len(steps) >= min(total_steps // 10, 50)
     assert list(steps) == list(steps_of(name, total_steps, every=every))
@@ -71,8 +70,8 @@ def test_attach_settles_the_period_for_its_own_length() -> None:
     method = rp.methods.RPG(0.9)
     model = cnn()
     sp = rp.attach(model, sgd(model), method, total_steps=1000)
-    assert sp.groups[0].method.every == 9  # 900 steps of pruning by 100 updates
-    assert method.every is None  # the object may be used again, for another length
+    assert sp.groups[0].plan.every == 9  # 900 steps of pruning by 100 updates
+    assert method.plan.every is None  # the object may be used again, for another length
 
 
 def test_few_updates_are_said(recwarn: pytest.WarningsRecorder) -> None:

@@ -13,7 +13,7 @@ SPARSE = [(10, 15), (20, 25), (30, 35), (40, 45), (50, 55), (60, 65), (70, 75), 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_phases_are_those_of_the_paper_stretched(times: int) -> None:
-    phases = rp.methods.ACDC().phases(100 * times)
+    phases = rp.methods.ACDC().plan.phases(100 * times)
     expected = {a * times: True for a, _ in SPARSE} | {b * times: False for _, b in SPARSE[:-1]}
     assert phases == dict(sorted(expected.items()))
 

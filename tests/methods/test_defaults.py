@@ -19,7 +19,8 @@ ROW = re.compile(r"^\| (`[^|]*`) \| ([^|]*) \|", re.M)
 
 def defaults(name: str) -> dict[str, Any]:
     found = {}
-    for field in fields(rp.method_info(name).cls):
+    cls = rp.method_info(name).cls
+    for field in (*fields(cls.plan), *fields(cls)):
         found[field.name] = field.default_factory() if field.default_factory is not MISSING else field.default
     return found
 

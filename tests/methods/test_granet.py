@@ -52,7 +52,7 @@ def test_regeneration_by_hand_and_until_just_before_the_end() -> None:
     line.activate([0.5, 0.4, 0.3, 0.2, 0.0, 0.0, 0.0, 0.0], [0, 1, 2, 3])
     line.step([9.0, 9.0, 9.0, 0.0, 0.1, 0.2, 0.8, 0.3])  # p = 0.21: one leaves
     assert line.mask == [0, 1, 2, 6]
-    assert line.group.updates() == range(1, 4)
+    assert line.group.plan.steps == range(1, 4)
     rate = line.group.method.fraction(line.group)
     assert rate == pytest.approx(0.005 + 0.245 * (1 + math.cos(math.pi / 4)) / 2)
 

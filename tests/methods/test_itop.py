@@ -13,7 +13,7 @@ from _nets import cnn, sgd, train
 def test_the_authors_settings_at_their_length_of_training() -> None:
     for cls, every, updates in ((rp.methods.RigL, 4_000, 24), (rp.methods.SET, 1_500, 65)):
         method = cls.itop(97_750)
-        assert (method.every, method.grow, method.update_end, method.distribution) == (every, 0.5, 1.0, "erk")
+        assert (method.plan.every, method.grow, method.plan.update_end, method.distribution) == (every, 0.5, 1.0, "erk")
         assert len(method.updates(97_750)) == updates
         assert len(cls.itop(5 * 97_750).updates(5 * 97_750)) == 5 * 97_750 // every  # longer: more weights explored
 
@@ -23,12 +23,12 @@ def test_a_shorter_training_has_as_many_updates(cls: type) -> None:
     updates = len(cls.itop(97_750).updates(97_750))  # type: ignore[attr-defined]
     for steps in (1_000, 9_775, 40_000):
         assert len(cls.itop(steps).updates(steps)) == pytest.approx(updates, abs=2)  # type: ignore[attr-defined]
-    assert cls.itop(5).every == 1  # type: ignore[attr-defined]
+    assert cls.itop(5).plan.every == 1  # type: ignore[attr-defined]
 
 
 def test_other_settings_may_be_given() -> None:
     method = rp.methods.RigL.itop(1_000, every=7, grow_init="gradient")
-    assert (method.every, method.grow, method.grow_init) == (7, 0.5, "gradient")
+    assert (method.plan.every, method.grow, method.grow_init) == (7, 0.5, "gradient")
 
 
 def test_explored_by_hand() -> None:

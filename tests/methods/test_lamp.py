@@ -104,7 +104,7 @@ def test_every_method_takes_the_distribution(name: str) -> None:
     options: dict[str, Any] = {"every": 3} if "every" in info.cls.__dataclass_fields__ else {}
     data = {"data": [batch(i) for i in range(4)], "loss_fn": nn.functional.cross_entropy}
     sp = rp.attach(model, optimizer, name, sparsity=0.8, total_steps=24, distribution="lamp", **data, **options)
-    at_once = not sp.groups[0].updates() and name != "synflow"  # which cuts in rounds, each from what the last one left
+    at_once = not sp.groups[0].plan.steps and name != "synflow"  # which cuts in rounds, each from what the last one left
     if at_once or (issubclass(info.cls, DropGrow) and sp.sparsity > 0.7):
         assert [int(m.sum()) for m in sp.masks.values()] == greedy_counts(start, kept(2008, 0.8))  # set at attach
     train(model, optimizer, 1, 24)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from rankprune.methods.shared.rounds import cut_share, evenly
 from torch import nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.methods.shared.rounds import cut_share, evenly
 
 
 def two_layers() -> tuple[nn.Module, torch.optim.Optimizer]:

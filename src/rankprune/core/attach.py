@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from . import budget as budgets
 from .discover import find_layers, matches_name, survey
-from .method import Extra, Group, Method, Periodic
+from .method import Extra, Group, Method
 from .registry import create, method_info, settings_for
 from .summary import Report
 
@@ -59,7 +59,7 @@ def build_groups(
         if not mine:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
         spec, named, own = split_extras(spec, hyper)
-        made, added = as_method(spec, sparsity, own).resolved(total_steps), (*named, *extras)
+        made, added = as_method(spec, sparsity, own), (*named, *extras)
         for extra in added:
             if not isinstance(extra, Extra):
                 way_out = f"write {f'{made.info.name}+{extra}'!r} or pass an object of rankprune.extras"
@@ -131,10 +131,11 @@ def check(group: Group) -> None:
             f"sparsity={method.sparsity} leaves {budgets.kept(total, method.sparsity)} of {total} weights for "
             f"{len(group.layers)} layers: each needs at least one, so ask for less"
         )
-    count = len(method.updates(group.total_steps))
-    if isinstance(method, Periodic) and count < FEW_UPDATES:
+    method.check()
+    steps = method.updates(group.total_steps)
+    if method.plan.periodic and len(steps) < FEW_UPDATES:
         warnings.warn(
-            f"{name} updates its masks {count} times in {group.total_steps} steps (every={method.every}): fewer than "
+            f"{name} updates its masks {len(steps)} times in {group.total_steps} steps (every={steps[0]}): fewer than "
             f"{FEW_UPDATES} updates cut in large jumps or hardly explore; lower every or train longer",
             stacklevel=4,
         )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -13,6 +12,7 @@ from torch.optim import Optimizer
 
 from . import budget as budgets
 from .layer import PrunableLayer
+from .plan import PlannedUpdates
 from .select import keep_largest, select
 from .summary import LayerCount, Timetable
 
@@ -62,6 +62,7 @@ class Group:
     loss_fn: Callable[..., Tensor] | None = None
     optimizers: Sequence[Optimizer] = ()
     state: dict[str, Any] = field(default_factory=dict)  # the method's own, beside that of its layers; saved
+    plan: PlannedUpdates = field(init=False)  # when masks are updated, and the budgets: computed by `start`
     step: int = 0  # the optimizer step this update belongs to, from 1
     final: int = 0  # budget at the end, in weights (or MACs)
     budget: int = 0  # the declared budget now
@@ -74,24 +75,21 @@ class Group:
     def spent(self) -> int:
         return sum(layer.kept() * layer.cost for layer in self.layers)
 
-    def updates(self) -> Sequence[int]:
-        return self.method.updates(self.total_steps)
-
     def report_rows(self) -> list[LayerCount]:
         """What a person reads about each weight."""
         name = self.method.info.name
         return [LayerCount(s.name, tuple(s.shape), s.numel, s.kept(), name, s.rows, s.refills) for s in self.layers]
 
+    def scheduled(self) -> int:
+        """The budget that the plan has for `step`."""
+        return self.plan.budget(self.step)
+
     def timetable(self) -> Timetable:
-        """When masks are updated; `reached_at` needs the final budget, so not before `start`."""
-        steps, every = self.updates(), getattr(self.method, "every", None)
+        """When masks are updated, as a person reads it."""
+        steps = self.plan.steps
         first, last = (steps[0], steps[-1]) if steps else (0, 0)
         reached = self.method.reached_at(self)
-        return Timetable(self.method.info.name, len(steps), first, last, reached, self.total_steps, every)
-
-    def update_number(self) -> int:
-        """Which update this is, from 0. A retried update has the number of the one it stands for."""
-        return bisect.bisect_right(self.updates(), self.step) - 1
+        return Timetable(self.method.info.name, len(steps), first, last, reached, self.total_steps, self.plan.every)
 
     def scored(
         self,
@@ -182,7 +180,7 @@ class Group:
 
     def _forget(self) -> None:
         for layer in self.layers:
-            layer.scratch = None
+            layer.temp.clear()
 
     def _reserve(self) -> None:
         for layer in self.layers:
@@ -192,7 +190,11 @@ class Group:
                 layer.reserved = mask if layer.reserved is None else layer.reserved | mask
 
     def start(self) -> None:
-        """Masks at attach."""
+        """Compute the final budget and the plan, and set the masks at attach."""
+        self.budget = self.total
+        self.final = self.method.final_budget(self)
+        run = replace(self.method.run(self.total_steps), total=self.total, final=self.final)
+        self.plan = PlannedUpdates(self.method.plan, replace(run, steps=self.method.plan.steps(run)))
         with self.own_precision():
             self._reserve()
             self.method.run_start(self)

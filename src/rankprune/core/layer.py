@@ -49,7 +49,7 @@ class PrunableLayer:
     state: dict[str, Any] = field(default_factory=dict)  # the method's own; saved with the masks
     seed: int = 0
     step: int = 0  # the optimizer step of the update that is under way, from 1 (0: at attach)
-    scratch: Tensor | None = None  # the method's own, during one update
+    temp: dict[str, Tensor] = field(default_factory=dict)  # the method's own, until its update or step is over
     grad_scale: Tensor | None = None  # of a GradScaler whose optimizer unscales by itself
     reserved: Tensor | None = None  # positions an extra holds whatever their score
     seen: tuple[torch.dtype, torch.device] | None = None  # of the weight, when mask and state last followed it

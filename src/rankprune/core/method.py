@@ -1,14 +1,15 @@
-"""What a method is: the ladder Score -> DropGrow -> Masked -> Latent, and the group of weights it works on.
+"""What a method is. A method says only what is its own: a score, two scores, masks or a reparametrisation.
 
-A method says only what is its own: a score, two scores, a mask or a reparametrisation. The clock, budgets, exact
-selection, optimizer state and checkpoints are the core's. Pick the lowest rung that fits.
+When masks are updated, and how many weights stay, is its `plan`. The clock, exact selection, optimizer state and
+checkpoints are the core's. The bases stand side by side: derive from the one that fits.
 """
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,20 +18,18 @@ from . import budget as budgets
 from .group import Extra, Group
 from .growth import GROW_INITS, GrowInit, explore, idle, initial_values
 from .layer import PrunableLayer
-from .plan import Gradual, Periodic
-from .registry import MethodInfo, list_methods, method_info, register
+from .plan import EveryStep, Periodic, Plan, Run
+from .registry import MethodInfo, list_methods, method_info, register, route_to_plan
 from .schedules import Value, cosine, value_at
 
 __all__ = [
     "DropGrow",
     "Extra",
-    "Gradual",
     "Group",
     "Latent",
     "Masked",
     "Method",
     "MethodInfo",
-    "Periodic",
     "PrunableLayer",
     "Score",
     "list_methods",
@@ -39,38 +38,66 @@ __all__ = [
 ]
 
 
+class _FlatKeywords(ABCMeta):
+    """Lets a method be made with the settings of its plan beside its own: `RPG(lam=4.0, every=100)`."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(cls, *args: Any, **settings: Any) -> Any:
+            return super().__call__(*args, **route_to_plan(cls, settings))
+
+
 @dataclass
-class Method:
-    """Base of all methods: hyper-parameters are dataclass fields, state lives in the layers."""
+class Method(metaclass=_FlatKeywords):
+    """Base of all methods: hyper-parameters are dataclass fields, what lasts lives in the layers' state.
+
+    Args:
+        sparsity: The share of the weights (or MACs) to cut by the end.
+        plan: When masks are updated and how many weights stay.
+        distribution: How layers share the budget: "global", "uniform", "er", "erk" or "lamp".
+        budget: What is counted: "weights" or "macs".
+    """
 
     info: ClassVar[MethodInfo]
     dense_state: ClassVar[bool] = False  # gradients and optimizer state stay dense at every step (SNFS)
     takes_zeros: ClassVar[bool] = False  # without a sparsity it keeps the zeros that it finds
+    grows: ClassVar[bool] = False  # weights outside the mask may enter it
     cost: ClassVar[str] = "f"  # of an ordinary step as a share of a dense one, f that of a sparse forward pass
 
     sparsity: float | None = None
-    distribution: str = field(default="global", kw_only=True)
-    budget: str = field(default="weights", kw_only=True)  # or "macs"
+    _: KW_ONLY
+    plan: Plan
+    distribution: str = "global"
+    budget: str = "weights"
+
+    # -- settings ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise where settings do not go together; called at attach, before anything is touched."""
+
+    def run(self, total_steps: int) -> Run:
+        """What the plan must know of a training of this length with this method."""
+        return Run(total_steps, self.sparsity, self.grows, self.replaces_optimizer_step())
 
     def updates(self, total_steps: int) -> Sequence[int]:
         """The optimizer steps (from 1) at which masks are updated."""
-        return ()
-
-    def resolved(self, total_steps: int) -> Method:
-        """This method with the settings that follow from the number of steps filled in."""
-        return self
-
-    def replaces_optimizer_step(self) -> bool:
-        """Whether a mask update takes the place of the optimizer step it falls on (RigL, RPG), or follows it."""
-        return False
+        return self.plan.steps(self.run(total_steps))
 
     def final_budget(self, group: Group) -> int:
         """The budget at the end, in weights (or MACs); called before `start`."""
         assert self.sparsity is not None
         return budgets.kept(group.total, self.sparsity)
 
+    def reached_at(self, group: Group) -> int:
+        """The step whose update reaches the final budget."""
+        return group.plan.reached
+
+    # -- masks ------------------------------------------------------------------------------------------------------
+
     def start(self, group: Group) -> None:
-        """Set the masks at attach; dense unless a method says otherwise."""
+        """Set the masks at attach: dense, unless the plan begins with a cut."""
+        if group.scheduled() < group.total:
+            self.update(group)
 
     def update(self, group: Group) -> None:
         """Set the masks of the update at `group.step`."""
@@ -83,9 +110,14 @@ class Method:
         """What the core calls for an update: `update`, and what a family of methods does around it."""
         self.update(group)
 
-    def reached_at(self, group: Group) -> int:
-        """The step whose update reaches the final budget."""
-        return group.updates()[-1] if group.updates() else 0
+    def before_projection(self, group: Group) -> None:
+        """`finalize` is about to cut weights that are not at the target: leave in them what is to be cut."""
+
+    # -- around an optimizer step -----------------------------------------------------------------------------------
+
+    def replaces_optimizer_step(self) -> bool:
+        """Whether a mask update takes the place of the optimizer step it falls on (RigL, RPG), or follows it."""
+        return False
 
     def needs_closure(self, group: Group) -> bool:
         """Whether the next optimizer step must be given a closure."""
@@ -95,9 +127,6 @@ class Method:
         """Run the closure that an optimizer step was given; its gradients are what the step follows."""
         return closure()
 
-    def before_projection(self, group: Group) -> None:
-        """`finalize` is about to cut weights that are not at the target: leave in them what is to be cut."""
-
     def before_every(self) -> int:
         """Call `before_step` every so many steps; 0: never."""
         return 0
@@ -106,28 +135,19 @@ class Method:
         """Called before optimizer step `step` (from 1); `layer.add_gradient` adds to the gradient it will follow."""
 
     def after_step(self, layer: PrunableLayer, group: Group) -> None:
-        """Just after an optimizer step was taken, before the mask is applied: the weight may be changed in place."""
+        """Called after an optimizer step, before the mask is applied: the weight may be changed in place."""
 
 
 @dataclass
 class Score(Method):
-    """The weights with the largest score stay: at once, or along a schedule (see `Gradual`)."""
-
-    at_once: ClassVar[bool] = True  # may be used by `prune`, without training: pruned at the start if no update fits
+    """The weights with the largest score stay, as many as the plan says."""
 
     def score(self, layer: PrunableLayer) -> Tensor:
+        """The score of each weight of a layer, larger for those that should stay."""
         raise NotImplementedError(f"{type(self).__name__} needs a score(layer)")
 
-    def start(self, group: Group) -> None:
-        if not group.updates():
-            self.update(group)
-
-    def scheduled(self, group: Group) -> int:
-        """The budget of the update at `group.step`."""
-        return group.final
-
     def update(self, group: Group) -> None:
-        self.cut_to(group, self.scheduled(group))
+        self.cut_to(group, group.scheduled())
 
     def cut_to(self, group: Group, budget: int) -> None:
         """Keep the best of the active weights, by score, that fit into the budget."""
@@ -136,49 +156,45 @@ class Score(Method):
             layer.mask.copy_(group.keep(layer, self.score, count, among=layer.mask))
 
 
-@dataclass
-class DropGrow(Periodic, Method):
+@dataclass(kw_only=True)
+class DropGrow(Method):
     """Drop the worst active weights of each layer and grow as many elsewhere: two scores and a fraction.
 
     In the order of the RigL and RPG papers: each layer's count is set (by the budget), the `fraction` of it with the
-    lowest drop score leaves, and the best by grow score among all that is not kept enters. What was out enters at 0,
-    or where `grow_init` says: "gradient" (-lr · g), "random" (small normal numbers) or "original" (as at attach).
-    Two options stem from CHTs (Zhang et al. 2025): `drop="relative"` scores a weight by its share of what its neurons
-    have, and `growth="sampled"` draws what enters with a chance in proportion to the grow score.
+    lowest drop score leaves, and the best by grow score among all that is not kept enters.
+
+    Args:
+        grow: The share of a layer that is exchanged at first, α of RigL and RPG; a number or a schedule.
+        drop: "magnitude", or "relative": a weight is scored by its share of what its neurons have (CHTs, Zhang et al.
+            2025).
+        growth: "top": the best by grow score enter; "sampled": they are drawn with a chance in proportion to it (CHTs).
+        grow_init: What a grown weight starts at: "zero", "gradient" (-lr · g), "random" (small normal numbers) or
+            "original" (as at attach).
     """
 
+    grows: ClassVar[bool] = True
     restarts: ClassVar[bool] = False  # a weight cut and grown in one update loses its value and its optimizer state
 
-    grow: Value = field(default=0.3, kw_only=True)
-    drop: Literal["magnitude", "relative"] = field(default="magnitude", kw_only=True)
-    growth: Literal["top", "sampled"] = field(default="top", kw_only=True)
-    grow_init: GrowInit = field(default="zero", kw_only=True)
+    plan: Plan = Periodic()
+    grow: Value = 0.3
+    drop: Literal["magnitude", "relative"] = "magnitude"
+    growth: Literal["top", "sampled"] = "top"
+    grow_init: GrowInit = "zero"
 
-    def updates(self, total_steps: int) -> Sequence[int]:
+    def check(self) -> None:
         choices = {"drop": ("magnitude", "relative"), "growth": ("top", "sampled"), "grow_init": GROW_INITS}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
         if not callable(self.grow) and not (isinstance(self.grow, (int, float)) and 0.0 <= self.grow <= 1.0):
             raise ValueError(f"grow={self.grow!r} is not a share of a layer: give 0 to 1, such as 0.3, or a schedule")
-        return super().updates(total_steps)
-
-    def default_end(self, every: int, total_steps: int) -> int:
-        return total_steps  # a weight grown at the last step would stay at 0
-
-    def reached_at(self, group: Group) -> int:
-        return 0  # it starts there, unless it is `Gradual`
-
-    def shortest_period(self) -> int:
-        """An update that takes the place of an optimizer step must leave enough of them to train the weights."""
-        if not self.replaces_optimizer_step():
-            return 1
-        return 2 if isinstance(self, Gradual) else 5  # a budget that falls needs the updates more
 
     def drop_score(self, layer: PrunableLayer) -> Tensor:
+        """The score by which active weights stay."""
         return layer.weight.abs() if self.drop == "magnitude" else relative_importance(layer)
 
     def grow_score(self, layer: PrunableLayer) -> Tensor:
+        """The score by which weights outside the mask enter it."""
         raise NotImplementedError(f"{type(self).__name__} needs a grow_score(layer)")
 
     def growth_key(self, layer: PrunableLayer) -> Tensor:
@@ -188,20 +204,21 @@ class DropGrow(Periodic, Method):
 
     def fraction(self, group: Group) -> float:
         """Share of a layer to exchange: cosine-annealed from `grow` to 0 at the end of updates."""
-        return cosine(value_at(self.grow, group.step), 0.0, self.end(group.total_steps))(group.step)
+        return cosine(value_at(self.grow, group.step), 0.0, group.plan.end)(group.step)
 
     def layer_counts(self, group: Group) -> list[int]:
-        """What each layer has after the update: unchanged, or for a `Gradual` method what drop scores over all say."""
-        if not isinstance(self, Gradual):
+        """What each layer has after the update: as before, or where the budget varies what drop scores over all say."""
+        if not group.plan.varies:
             return [layer.kept() for layer in group.layers]
-        group.budget = self.scheduled(group)
+        group.budget = group.scheduled()
         return group.counts(self.drop_score, group.budget)
 
     def start(self, group: Group) -> None:
-        """A random mask with the final budget."""
-        group.budget = group.final
-        for layer, count in zip(group.layers, group.counts(PrunableLayer.random, group.budget)):
-            layer.mask.copy_(group.keep(layer, PrunableLayer.random, count))
+        """A random mask, where the plan begins below the dense budget."""
+        if group.scheduled() < group.total:
+            group.budget = group.scheduled()
+            for layer, count in zip(group.layers, group.counts(PrunableLayer.random, group.budget)):
+                layer.mask.copy_(group.keep(layer, PrunableLayer.random, count))
 
     def run_start(self, group: Group) -> None:
         if self.grow_init == "original":
@@ -254,6 +271,7 @@ class Masked(Method):
     """Full control: return a mask for each layer."""
 
     def masks(self, group: Group) -> Sequence[Tensor]:
+        """The mask of each layer, in the order of `group.layers`."""
         raise NotImplementedError(f"{type(self).__name__} needs masks(group)")
 
     def update(self, group: Group) -> None:
@@ -262,21 +280,21 @@ class Masked(Method):
         group.budget = group.spent()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Latent(Method):
     """The optimizer trains a dense latent; the weight holds its sparse image through forward and backward.
 
     The latent lives in `layer.state["latent"]`. By default the image is the latent under a mask of its largest entries,
-    chosen at every step along the schedule, and the gradient passes straight through.
+    chosen at every step, and the gradient passes straight through.
     """
 
     cost: ClassVar[str] = "(2f + 1)/3"  # the gradient of the weights is dense
     trains_cut: ClassVar[bool] = True  # whether a latent outside the mask gets a gradient
 
-    def updates(self, total_steps: int) -> Sequence[int]:
-        return range(1, total_steps + 1)
+    plan: Plan = EveryStep()
 
     def score(self, layer: PrunableLayer) -> Tensor:
+        """The score of each latent of a layer, larger for those that should stay."""
         return layer.state["latent"].abs()
 
     def effective(self, layer: PrunableLayer) -> Tensor:
@@ -291,7 +309,7 @@ class Latent(Method):
         return grad
 
     def note_grad(self, layer: PrunableLayer) -> None:
-        """Just before an optimizer step: `layer.grad` is the latent's gradient as the step will use it."""
+        """Called before an optimizer step: `layer.grad` is the latent's gradient as the step will use it."""
 
     def to_latent(self, weight: Tensor) -> Tensor:
         """The latent whose dense image is this weight."""
@@ -301,11 +319,17 @@ class Latent(Method):
         """Start from the layer's weight, which someone else has written."""
         layer.state["latent"].copy_(self.to_latent(layer.weight))
 
-    def scheduled(self, group: Group) -> int:
-        return group.final
+    def start(self, group: Group) -> None:
+        self.make_latents(group)
+        super().start(group)
+
+    def make_latents(self, group: Group) -> None:
+        """Latents whose images are the weights as they are."""
+        for layer in group.layers:
+            layer.state["latent"] = self.to_latent(layer.weight)
 
     def update(self, group: Group) -> None:
-        self.keep_best(group, self.scheduled(group))
+        self.keep_best(group, group.scheduled())
 
     def keep_best(self, group: Group, budget: int) -> None:
         """Masks of the best by score among all latents, within this budget."""
@@ -314,7 +338,3 @@ class Latent(Method):
             layer.mask.fill_(True)  # a latent that was out may return
         for layer, count in zip(group.layers, group.counts(self.score, group.budget)):
             layer.mask.copy_(group.keep(layer, self.score, count))
-
-    def start(self, group: Group) -> None:
-        for layer in group.layers:
-            layer.state["latent"] = self.to_latent(layer.weight)

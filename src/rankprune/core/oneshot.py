@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .attach import Sources, build_groups, make_report
+from .attach import Sources, as_method, build_groups, make_report
 from .layer import PrunableLayer
 from .method import Method, Score
+from .plan import AtOnce
 from .registry import method_info
 from .select import keep_largest
 from .summary import Report
@@ -38,11 +40,12 @@ def prune(
     """
     info = method_info(method) if isinstance(method, str) else method.info
     hyper = {} if distribution is None else {"distribution": distribution}
-    if not issubclass(info.cls, Score) or not info.cls.at_once:
+    made = as_method(method, sparsity, hyper)
+    if not isinstance(made, Score) or not made.plan.at_once:
         raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
-    groups, left_out = build_groups(Sources(model, data, loss_fn), method, sparsity, 1, dense, seed, (), hyper, include)
+    made = replace(made, plan=AtOnce())
+    groups, left_out = build_groups(Sources(model, data, loss_fn), made, sparsity, 1, dense, seed, (), {}, include)
     (group,) = groups
-    group.final = group.method.final_budget(group)
     group.start()
     for layer in group.layers:
         layer.apply_mask(layer.weight)

@@ -1,106 +1,400 @@
-"""Mask updates at even distances: how often, from when to when, and along which course of the budget."""
+"""When masks are updated and how many weights stay: small frozen values, a field of every method.
+
+A `Plan` is what a user or a method chooses; `PlannedUpdates` is what attach computes from it, once.
+"""
 
 from __future__ import annotations
 
+import bisect
+import math
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from .group import Group
-from .schedules import Step, as_step, check_every, choose_every
+from .schedules import Schedule, Step, as_step, check_every, choose_every, cubic, exponential
 
 
-@dataclass
-class Periodic:
-    """Mix-in: updates at every, 2 every, … below `update_end`.
+@dataclass(frozen=True)
+class Run:
+    """What a plan is asked about.
 
-    `every=None` derives the period from the number of steps: see `schedules.choose_every`.
+    Attributes:
+        total_steps: Optimizer steps of the training.
+        sparsity: The target, where one was given.
+        grows: Whether the method grows weights: one grown at the last step would stay at 0.
+        replaces_step: Whether an update takes the place of an optimizer step.
+        total: The budget of a dense network, in weights or MACs.
+        final: The budget at the end.
+        steps: The steps of the updates, once they are known.
     """
 
-    every: int | None = field(default=None, kw_only=True)
-    update_end: Step | None = field(default=None, kw_only=True)
+    total_steps: int
+    sparsity: float | None = None
+    grows: bool = False
+    replaces_step: bool = False
+    total: int = 0
+    final: int = 0
+    steps: Sequence[int] = ()
 
-    def period(self, total_steps: int) -> int:
-        """The steps between two updates: `every`, or what suits a training of this length."""
-        if self.every is None:
-            return choose_every(lambda every: len(self.timetable(every, total_steps)), self.shortest_period())
-        check_every(self.every)
-        return self.every
 
-    def shortest_period(self) -> int:
-        """The shortest period that may be derived."""
-        return 1
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """When masks are updated, and the budget after each update. A plan of your own defines both methods below."""
 
-    def resolved(self, total_steps: int) -> Any:
-        """A copy of this method whose `every` is a number."""
-        return replace(self, every=self.period(total_steps))
+    periodic: ClassVar[bool] = False  # the updates have a period that attach may derive
+    varies: ClassVar[bool] = True  # the budget changes from update to update
+    at_once: ClassVar[bool] = False  # one cut without training stands for it, as in `rankprune.prune`
 
-    def default_end(self, every: int, total_steps: int) -> int:
-        """The step before which updates take place where `update_end` is not given."""
-        return total_steps + 1
+    def steps(self, run: Run) -> Sequence[int]:
+        """The optimizer steps, from 1 and rising, at which masks are updated."""
+        raise NotImplementedError(f"{type(self).__name__} needs steps(run)")
 
-    def end(self, total_steps: int, every: int | None = None) -> int:
-        """The step before which updates take place, with this period or the method's own."""
-        every = self.period(total_steps) if every is None else every
-        if self.update_end is None:
-            return min(self.default_end(every, total_steps), total_steps + 1)
-        return min(as_step(self.update_end, total_steps, "update_end"), total_steps + 1)
+    def budget(self, done: int, run: Run) -> int:
+        """The budget once `done` updates are made; 0 is at attach. The last update always lands on `run.final`."""
+        raise NotImplementedError(f"{type(self).__name__} needs budget(done, run)")
 
-    def timetable(self, every: int, total_steps: int) -> Sequence[int]:
-        """The steps of the updates with this period."""
-        return range(every, self.end(total_steps, every), every)
+    def reached(self, run: Run) -> int:
+        """The step from which on the budget is the final one."""
+        return 0 if not run.steps or not self.varies else run.steps[-1]
 
-    def updates(self, total_steps: int) -> Sequence[int]:
-        every = self.period(total_steps)
-        steps = self.timetable(every, total_steps)
+    def end(self, run: Run) -> int:
+        """The step before which updates take place."""
+        return run.steps[-1] + 1 if run.steps else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtOnce(Plan):
+    """One cut, at attach."""
+
+    varies: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
+
+    def steps(self, run: Run) -> Sequence[int]:
+        return ()
+
+    def budget(self, done: int, run: Run) -> int:
+        return run.final
+
+
+@dataclass(frozen=True, kw_only=True)
+class EveryStep(Plan):
+    """An update at every step, at the final budget from the start.
+
+    Args:
+        update_end: The last step with an update; None: the last of training.
+    """
+
+    varies: ClassVar[bool] = False
+    update_end: Step | None = None
+
+    def steps(self, run: Run) -> Sequence[int]:
+        last = run.total_steps if self.update_end is None else as_step(self.update_end, run.total_steps, "update_end")
+        return range(1, max(last, 1) + 1)
+
+    def budget(self, done: int, run: Run) -> int:
+        return run.final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Periodic(Plan):
+    """Updates at every, 2 every, … below `update_end`, at a constant budget.
+
+    Args:
+        every: Steps between two updates, the ΔT of RigL; None: derived from the length of training
+            (`schedules.choose_every`).
+        update_end: No update takes place at or after this step; None: at the end of training.
+    """
+
+    periodic: ClassVar[bool] = True
+    varies: ClassVar[bool] = False
+    every: int | None = None
+    update_end: Step | None = None
+
+    def steps(self, run: Run) -> Sequence[int]:
+        every = self.period(run)
+        steps = self.spaced(every, run)
         if not steps:
             raise ValueError(
-                f"no mask update fits: total_steps={total_steps} with every={every} and updates before step "
-                f"{self.end(total_steps, every)}; lower every or train longer"
+                f"no mask update fits: total_steps={run.total_steps} with every={every} and updates before step "
+                f"{self.end_with(every, run)}; lower every or train longer"
             )
         return steps
 
+    def budget(self, done: int, run: Run) -> int:
+        return run.final
 
-@dataclass
+    def end(self, run: Run) -> int:
+        return self.end_with(self.period(run), run)
+
+    def period(self, run: Run) -> int:
+        """Steps between two updates: `every`, or what suits a training of this length."""
+        if self.every is None:
+            return choose_every(lambda every: len(self.spaced(every, run)), self.shortest_period(run))
+        check_every(self.every)
+        return self.every
+
+    def shortest_period(self, run: Run) -> int:
+        """The shortest period that may be derived: updates that replace steps must leave enough to train with."""
+        return 5 if run.replaces_step else 1
+
+    def spaced(self, every: int, run: Run) -> Sequence[int]:
+        """The steps of the updates with this period."""
+        return range(every, self.end_with(every, run), every)
+
+    def default_end(self, every: int, run: Run) -> int:
+        """The step before which updates take place where `update_end` is not given."""
+        return run.total_steps if run.grows else run.total_steps + 1
+
+    def end_with(self, every: int, run: Run) -> int:
+        """The step before which updates take place, with this period."""
+        if self.update_end is None:
+            return min(self.default_end(every, run), run.total_steps + 1)
+        return min(as_step(self.update_end, run.total_steps, "update_end"), run.total_steps + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gradual(Periodic):
-    """Mix-in: the budget falls from all weights to the final one along a schedule over the updates.
+    """Updates at even distances along which the density falls from 1 to the final d.
 
-    Update u (from 0) aims at density d^(u/U), or the cubic of Zhu & Gupta, with U = prune_end // every, and at d from
-    u = U on; the last update lands on d whatever the numbers.
+    Update u (from 0) aims at density d^(u/U), or at the cubic of Zhu & Gupta, with U = prune_end // every, and at d
+    from u = U on.
+
+    Args:
+        every: Steps between two updates; None: derived from the length of training.
+        update_end: No update takes place at or after this step; None: just after the final density is reached.
+        prune_end: The step at which the final density is reached.
+        density_schedule: "exponential" or "cubic".
     """
 
-    at_once: ClassVar[bool] = False
-    prune_end: Step = field(default=0.9, kw_only=True)
-    density_schedule: Literal["exponential", "cubic"] = field(default="exponential", kw_only=True)
+    varies: ClassVar[bool] = True
+    prune_end: Step = 0.9
+    density_schedule: Literal["exponential", "cubic"] = "exponential"
 
-    def updates(self, total_steps: int) -> Sequence[int]:
+    def steps(self, run: Run) -> Sequence[int]:
         if self.density_schedule not in ("exponential", "cubic"):
             raise ValueError(f"density_schedule={self.density_schedule!r} is unknown: use 'exponential' or 'cubic'")
-        return super().updates(total_steps)
+        return super().steps(run)
 
-    def start(self, group: Group) -> None:
-        """Dense: the budget falls with the updates."""
+    def budget(self, done: int, run: Run) -> int:
+        last = self._last(run)
+        if done == 0:
+            return run.total
+        if done > min(last, len(run.steps) - 1):
+            return run.final
+        curve = exponential if self.density_schedule == "exponential" else cubic
+        return round(run.total * curve(1.0, run.final / run.total, last)(done - 1))
 
-    def default_end(self, every: int, total_steps: int) -> int:
+    def reached(self, run: Run) -> int:
+        return run.steps[min(self._last(run), len(run.steps) - 1)]
+
+    def shortest_period(self, run: Run) -> int:
+        return 2 if run.replaces_step else 1  # a budget that falls needs the updates more
+
+    def default_end(self, every: int, run: Run) -> int:
         """Just past the update that reaches the final density."""
-        reached = (as_step(self.prune_end, total_steps, "prune_end") // every + 1) * every
-        return min(reached + 1, super().default_end(every, total_steps))
+        reached = (as_step(self.prune_end, run.total_steps, "prune_end") // every + 1) * every
+        return min(reached + 1, super().default_end(every, run))
 
-    def _ramp(self, total_steps: int) -> int:
-        return as_step(self.prune_end, total_steps, "prune_end") // self.period(total_steps)
+    def _last(self, run: Run) -> int:
+        """U, the number of the update at the final density; the period is the first update's step."""
+        return as_step(self.prune_end, run.total_steps, "prune_end") // run.steps[0]
 
-    def scheduled(self, group: Group) -> int:
-        """The budget of the update at `group.step`."""
-        number, ramp = group.update_number(), self._ramp(group.total_steps)
-        if number >= min(ramp, len(group.updates()) - 1):
-            return group.final
-        final = group.final / group.total
-        if self.density_schedule == "exponential":
-            density = final ** (number / ramp)
-        else:
-            density = final + (1 - final) * (1 - number / ramp) ** 3
-        return round(group.total * density)
 
-    def reached_at(self, group: Group) -> int:
-        steps = group.updates()
-        return steps[min(self._ramp(group.total_steps), len(steps) - 1)]
+@dataclass(frozen=True, kw_only=True)
+class Ramp(Plan):
+    """An update at every step, along which the budget falls from `prune_start` to `prune_end`, by default as a cubic.
+
+    Args:
+        prune_start: The step at which the budget begins to fall.
+        prune_end: The step at which it is the final one.
+    """
+
+    prune_start: Step = 0.0
+    prune_end: Step = 0.5
+
+    def steps(self, run: Run) -> Sequence[int]:
+        self.ramp(run.total_steps)
+        return range(1, run.total_steps + 1)
+
+    def budget(self, done: int, run: Run) -> int:
+        first, last = self.ramp(run.total_steps)
+        if done == 0 or done >= last:
+            return run.final if done else run.total
+        return round(self.curve(run.total, run.final, last - first)(done - first))
+
+    def curve(self, start: float, end: float, steps: int) -> Schedule:
+        """The course of the budget between the two steps."""
+        return cubic(start, end, steps)
+
+    def reached(self, run: Run) -> int:
+        return max(self.ramp(run.total_steps)[1], 1)
+
+    def ramp(self, total_steps: int) -> tuple[int, int]:
+        """`prune_start` and `prune_end` as steps."""
+        first = as_step(self.prune_start, total_steps, "prune_start")
+        last = as_step(self.prune_end, total_steps, "prune_end")
+        if first > last:
+            start, end = self.prune_start, self.prune_end
+            raise ValueError(f"prune_start={start!r} lies after prune_end={end!r}: pruning begins before it ends")
+        return first, last
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpacedRounds(Plan):
+    """Base of the plans below: a few prunings at even distances, the last at `prune_end`; at attach where that is 0."""
+
+    at_once: ClassVar[bool] = True
+    prune_end: Step = 0.6
+
+    def count(self, run: Run) -> int:
+        """How many rounds there are."""
+        raise NotImplementedError(f"{type(self).__name__} needs count(run)")
+
+    def steps(self, run: Run) -> Sequence[int]:
+        end = min(as_step(self.prune_end, run.total_steps, "prune_end"), run.total_steps)
+        end = end if self.at_once else max(end, 1)
+        return evenly_spaced(0, end, self.count(run)) if end else ()
+
+    def budget(self, done: int, run: Run) -> int:
+        if not run.steps:
+            return run.final
+        return left_after(run, done, len(run.steps)) if done else run.total
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounds(SpacedRounds):
+    """A few prunings at even distances, each of the same share of what is left.
+
+    Args:
+        rounds: How many prunings.
+        prune_end: The step of the last one; 0: there is one, at attach.
+    """
+
+    rounds: int = 5
+
+    def __post_init__(self) -> None:
+        check_rounds(self.rounds)
+
+    def count(self, run: Run) -> int:
+        return self.rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class CubicRounds(Rounds):
+    """A few prunings at even distances along the cubic of Zhu & Gupta, which cuts most at first.
+
+    Args:
+        rounds: How many prunings.
+        prune_end: The step of the last one; 0: there is one, at attach.
+    """
+
+    def budget(self, done: int, run: Run) -> int:
+        if not run.steps:
+            return run.final
+        return run.final + round(cubic(run.total - run.final, 0, len(run.steps))(done))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsAtRate(SpacedRounds):
+    """As many prunings at even distances as are needed if each cuts at most the share `rate` of what is left.
+
+    Args:
+        rate: The largest share of what is left that one pruning cuts.
+        prune_end: The step of the last one; 0: there is one, at attach.
+    """
+
+    rate: float = 0.2
+
+    def count(self, run: Run) -> int:
+        assert run.sparsity is not None
+        return rounds_at_rate(run.sparsity, self.rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases(Plan):
+    """Dense and sparse phases in turns; the last one is sparse.
+
+    Args:
+        prune_at: Steps at which a sparse phase begins.
+        restore_at: Steps at which a dense phase begins.
+    """
+
+    prune_at: Sequence[Step] = ()
+    restore_at: Sequence[Step] = ()
+
+    def steps(self, run: Run) -> Sequence[int]:
+        return list(self.phases(run.total_steps))
+
+    def budget(self, done: int, run: Run) -> int:
+        sparse = done > 0 and self.phases(run.total_steps)[run.steps[done - 1]]
+        return run.final if sparse else run.total
+
+    def phases(self, total_steps: int) -> dict[int, bool]:
+        """Step -> whether the phase that begins there is sparse. Of two that begin at one step the sparse one holds."""
+        events = {max(as_step(step, total_steps, "restore_at"), 1): False for step in self.restore_at}
+        events |= {max(as_step(step, total_steps, "prune_at"), 1): True for step in self.prune_at}
+        if not events or not events[max(events)]:
+            prune, restore = tuple(self.prune_at), tuple(self.restore_at)
+            raise ValueError(f"prune_at={prune} must end later than restore_at={restore}: the run ends sparse")
+        return dict(sorted(events.items()))
+
+
+class PlannedUpdates:
+    """The updates of one group of weights: steps and budgets, computed once at attach.
+
+    Attributes:
+        steps: The optimizer steps of the updates.
+        budgets: The budget at attach, and after each update.
+        reached: The step from which on the budget is the final one.
+        end: The step before which updates take place.
+        every: The period, where the plan has one.
+        varies: Whether the budget changes from update to update.
+    """
+
+    def __init__(self, plan: Plan, run: Run) -> None:
+        self.steps = run.steps
+        self.budgets = array("q", (plan.budget(done, run) for done in range(len(run.steps) + 1)))
+        if run.steps:
+            self.budgets[-1] = run.final
+        self.reached, self.end, self.varies = plan.reached(run), plan.end(run), plan.varies
+        self.every = run.steps[0] if plan.periodic else None
+
+    def done(self, step: int) -> int:
+        """How many updates there are up to this step. A retried update counts as the one it stands for."""
+        return bisect.bisect_right(self.steps, step)
+
+    def budget(self, step: int) -> int:
+        """The budget from this step on."""
+        return self.budgets[self.done(step)]
+
+
+def evenly_spaced(first: int, last: int, count: int) -> list[int]:
+    """`count` steps after `first` at even distances, the last at `last`; fewer where there are fewer steps."""
+    return sorted({max(first + 1, first + round((last - first) * j / count)) for j in range(1, count + 1)})
+
+
+def cut_share(weights: int, share: float, rounds: int) -> int:
+    """What is left after `rounds` prunings that each take ceil(share of what is left)."""
+    for _ in range(rounds):
+        weights -= math.ceil(share * weights - 1e-9)
+    return weights
+
+
+def left_after(run: Run, done: int, rounds: int) -> int:
+    """The budget after `done` of `rounds` prunings that take equal shares; the last lands on the target."""
+    share = 1.0 - (run.final / run.total) ** (1 / rounds)
+    return run.final if done == rounds else max(run.final, cut_share(run.total, share, done))
+
+
+def rounds_at_rate(sparsity: float, rate: float) -> int:
+    """The least number of prunings, each of at most the share `rate` of what is left, that reach `sparsity`."""
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"rate={rate!r} is not between 0 and 1: 0.2 cuts a fifth of what is left each round")
+    return max(1, math.ceil(math.log(1.0 - sparsity) / math.log(1.0 - rate) - 1e-9))
+
+
+def check_rounds(rounds: object, name: str = "rounds") -> None:
+    """Raise unless this is a number of rounds."""
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"{name}={rounds!r} is not a number of rounds: give an int of 1 or more")

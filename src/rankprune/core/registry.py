@@ -7,9 +7,9 @@ import importlib
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from rankprune._util import nearest
 
@@ -29,7 +29,6 @@ class MethodInfo:
     exact: Exact  # the count is the declared budget at every step, or only at the end
     moves: bool  # masks change during training
     needs: frozenset[str]  # of {"grad", "data", "loss"}
-    state: str  # what it keeps beside the mask
 
 
 _METHODS: dict[str, MethodInfo] = {}
@@ -44,15 +43,19 @@ def register(
     exact: Exact = "always",
     moves: bool = True,
     needs: Iterable[str] = (),
-    state: str = "none",
 ) -> Callable[[Class], Class]:
     """Class decorator that makes a method known by name."""
 
     def add(cls: Class) -> Class:
         if name in _METHODS and _METHODS[name].cls.__qualname__ != cls.__qualname__:
             raise ValueError(f"a method named {name!r} is registered already: choose another name")
+        if not hasattr(cls, "plan"):
+            raise ValueError(
+                f"{name} has no plan, so nothing says when it prunes: add `plan: Plan = AtOnce()` to {cls.__name__}, "
+                "or another of rankprune.plan"
+            )
         first_line = (cls.__doc__ or "").strip().split("\n")[0]
-        info = MethodInfo(name, cls, first_line, paper, family, exact, moves, frozenset(needs), state)
+        info = MethodInfo(name, cls, first_line, paper, family, exact, moves, frozenset(needs))
         cls.info = info  # type: ignore[attr-defined]
         _METHODS[name] = info
         return cls
@@ -74,13 +77,41 @@ def method_info(name: str) -> MethodInfo:
     return _METHODS[name]
 
 
+def settings_of(cls: type) -> dict[str, Any]:
+    """The hyper-parameters of a method class with their types: its own, and those of its plan.
+
+    Args:
+        cls: The class of a method, such as `method_info("rpg").cls`.
+
+    Returns:
+        Type hints by name. A method takes those of its plan beside its own: `every`, `prune_end`, …
+    """
+    hints = {**get_type_hints(type(cls.plan)), **get_type_hints(cls)}  # type: ignore[attr-defined]
+    names = [*_fields(cls), *_fields(type(cls.plan))]  # type: ignore[attr-defined]
+    return {name: hints[name] for name in names}
+
+
+def route_to_plan(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the settings that are the plan's (`every`, `prune_end`, …) into `plan`, where they were given beside it."""
+    own = {key: value for key, value in settings.items() if key in _fields(cls)}
+    plan = own.get("plan", getattr(cls, "plan", None))
+    flat = {key: value for key, value in settings.items() if key not in own}
+    if not flat or plan is None or not flat.keys() <= set(_fields(type(plan))):
+        return dict(settings)  # an unknown name: the constructor says so
+    return {**own, "plan": replace(plan, **flat)}
+
+
 def create(cls: type, hyper: Mapping[str, Any]) -> Any:
     """An instance with these hyper-parameters; an unknown one is an error that names the nearest."""
-    known = [f.name for f in fields(cls) if f.init]
+    known = list(settings_of(cls))
     for key in hyper:
         if key not in known:
             raise ValueError(f"{cls.info.name} has no hyper-parameter {key!r}: {nearest(key, known)}")  # type: ignore[attr-defined]
     return cls(**hyper)
+
+
+def _fields(cls: type) -> list[str]:
+    return [f.name for f in fields(cls) if f.init]
 
 
 def settings_for(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:

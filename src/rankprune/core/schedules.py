@@ -61,14 +61,6 @@ def check_share(name: str, share: float) -> None:
         raise ValueError(f"{name}={share!r} is not a share: give a number in (0, 1]")
 
 
-def as_ramp(start: Step, end: Step, total_steps: int) -> tuple[int, int]:
-    """The steps from which and until which the count falls: `prune_start` and `prune_end`."""
-    first, last = as_step(start, total_steps, "prune_start"), as_step(end, total_steps, "prune_end")
-    if first > last:
-        raise ValueError(f"prune_start={start!r} lies after prune_end={end!r}: pruning begins before it ends")
-    return first, last
-
-
 def cosine(start: float, end: float, steps: int) -> Schedule:
     """From `start` at step 0 to `end` at `steps`, flat afterwards: (1 + cos)/2."""
     return lambda step: end + (start - end) * (1 + math.cos(math.pi * _share(step, steps))) / 2

@@ -186,7 +186,7 @@ class Sparsifier(StepHooks):
     def _check_trained(self, project: bool) -> None:
         """Refuse what no training has gone over, and weights that are not numbers."""
         for group in self.groups:
-            updates, name = group.updates(), group.method.info.name
+            updates, name = group.plan.steps, group.method.info.name
             if self.step == 0 and len(updates) and not project:
                 raise NotAtTarget(
                     f"the attached optimizer took no step, so {name} made none of its {len(updates)} mask updates: "

@@ -271,7 +271,7 @@ class StepHooks:
 
     def _due(self, group: Group, within: int = 1) -> bool:
         """Whether the next step (or one of several) moves this group's masks."""
-        return group.retry or self._clock.due(group.updates(), within)
+        return group.retry or self._clock.due(group.plan.steps, within)
 
     def _gradient_hook(self, group: Group, layer: PrunableLayer) -> GradientMask | LatentGradient:
         if isinstance(group.method, Latent):
@@ -331,8 +331,7 @@ class StepHooks:
         before = {layer: layer.weight.clone() for layer in self.layers}  # a start may change weights as well as masks
         try:
             for group in self.groups:
-                group.budget, group.optimizers = group.total, self.optimizers
-                group.final = group.method.final_budget(group)
+                group.optimizers = self.optimizers
                 group.start()
                 for layer in group.layers:
                     layer.apply_mask(layer.weight)

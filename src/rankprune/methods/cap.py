@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from rankprune.methods.shared.fisher_surgery import FisherSurgery
 @register(
     "cap", paper="Kuznedelev et al. 2023, arXiv:2210.09223", family="second order", needs=("data", "loss"),
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class CAP(FisherSurgery):
     """Cut weights one by one within each block of the Fisher, each chosen in the light of those already gone.
 
@@ -29,9 +29,9 @@ class CAP(FisherSurgery):
     temporaries; its time grows with weights · block². `data` must allow being gone through again.
     """
 
-    gradients: int = field(default=1024, kw_only=True)
-    block: int = field(default=192, kw_only=True)
-    damping: float = field(default=1e-8, kw_only=True)
+    gradients: int = 1024
+    block: int = 192
+    damping: float = 1e-8
 
     def size(self, layer: PrunableLayer) -> int:
         return 8 * layer.numel * min(self.block, layer.numel)
@@ -43,8 +43,7 @@ class CAP(FisherSurgery):
         return removal_costs(curvature, layer.weight.flatten(), layer.mask.flatten(), self.damping)
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        assert layer.scratch is not None
-        return layer.scratch.clone()  # selection consumes it
+        return layer.temp["inverse_diagonal"].clone()  # selection consumes it
 
     def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
         cut = (before & ~layer.mask).flatten()

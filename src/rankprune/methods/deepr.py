@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankprune.core.layer import seeded
 from rankprune.core.method import Group, Method, PrunableLayer, register
-from rankprune.core.schedules import Step, Value, as_step, value_at
+from rankprune.core.plan import EveryStep, Plan
+from rankprune.core.schedules import Value, value_at
 
 NEWBORN = 1e-12
 
 
 @register(
     "deepr", paper="Bellec et al. 2018, arXiv:1711.05136", family="drop and grow",
-    state="a sign a weight; soft: the walk of each dormant one",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class DeepR(Method):
     """A weight that would change its sign falls dormant and a random dormant one wakes, at every step.
 
@@ -28,16 +27,15 @@ class DeepR(Method):
     never below a wall that makes the right share active on average, and the last update takes the exact count.
     """
 
-    distribution: str = field(default="erk", kw_only=True)
-    soft: bool = field(default=False, kw_only=True)
-    l1: float = field(default=1e-5, kw_only=True)
-    noise: Value = field(default=1e-5, kw_only=True)
-    update_end: Step = field(default=0.95, kw_only=True)
+    distribution: str = "erk"
+    soft: bool = False
+    l1: float = 1e-5
+    noise: Value = 1e-5
+    plan: Plan = EveryStep(update_end=0.95)
 
-    def updates(self, total_steps: int) -> Sequence[int]:
+    def check(self) -> None:
         if self.soft and not (self.l1 > 0 and (callable(self.noise) or self.noise > 0)):
             raise ValueError(f"soft DeepR needs l1 and noise above 0, not l1={self.l1} and noise={self.noise}")
-        return range(1, max(as_step(self.update_end, total_steps, "update_end"), 1) + 1)
 
     def start(self, group: Group) -> None:
         group.budget = group.final
@@ -53,14 +51,14 @@ class DeepR(Method):
                 layer.state["wall"] = 1.0
 
     def reached_at(self, group: Group) -> int:
-        return super().reached_at(group) if self.soft else 0  # the hard form is exact from the start
+        return group.plan.steps[-1] if self.soft else 0  # the hard form is exact from the start
 
     def update(self, group: Group) -> None:
         for layer in group.layers:
             theta = self.walked(layer)
             if not self.soft:
                 self.rewire(group, layer, theta)
-            elif group.step < self.updates(group.total_steps)[-1]:
+            elif group.step < group.plan.steps[-1]:
                 self.show(layer, theta, theta > 0)
             else:
                 self.show(layer, theta, group.keep(layer, lambda _: theta.clone(), layer.state["count"]))  # noqa: B023

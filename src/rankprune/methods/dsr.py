@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, register
-from rankprune.core.schedules import Step, Value, as_step, value_at
+from rankprune.core.plan import Periodic, Plan, Run
+from rankprune.core.schedules import Value, as_step, value_at
 from rankprune.methods.shared.redistribute import Redistributing
 
 PHASES = ((0.125, 1), (0.4, 2), (0.7, 4), (1.0, 8))  # until this share of training the period is so many times `every`
 
 
+@dataclass(frozen=True, kw_only=True)
+class LengtheningPeriod(Periodic):
+    """Updates whose distance grows from `every` to 8 times that over the phases of training."""
+
+    def spaced(self, every: int, run: Run) -> Sequence[int]:
+        steps, step, end = [], every, self.end_with(every, run)
+        while step < end:
+            steps.append(step)
+            step += every * next(n for share, n in PHASES if step < as_step(share, run.total_steps) or share == 1.0)
+        return steps
+
+
 @register(
-    "dsr", paper="Mostafa & Wang 2019, arXiv:1902.05967", family="drop and grow", state="one threshold",
+    "dsr", paper="Mostafa & Wang 2019, arXiv:1902.05967", family="drop and grow",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class DSR(Redistributing):
     """Cut below one global threshold and regrow at random, in each layer in proportion to what survived there.
 
@@ -26,16 +38,13 @@ class DSR(Redistributing):
     of all weights kept), so it finds its own height. The period of updates grows 1, 2, 4, 8 times over training.
     """
 
-    grow: Value = field(default=0.1, kw_only=True)
-    update_end: Step | None = field(default=0.95, kw_only=True)
-    threshold: float = field(default=1e-3, kw_only=True)  # at the start
+    grow: Value = 0.1
+    plan: Plan = LengtheningPeriod(update_end=0.95)
+    threshold: float = 1e-3  # at the start
 
     def __post_init__(self) -> None:
         if not self.threshold > 0.0:
             raise ValueError(f"threshold={self.threshold!r} stays there when it is doubled: give one above 0, as 1e-3")
-
-    def timetable(self, every: int, total_steps: int) -> Sequence[int]:
-        return lengthening(every, self.end(total_steps, every), total_steps)
 
     def start(self, group: Group) -> None:
         super().start(group)
@@ -62,13 +71,3 @@ class DSR(Redistributing):
     def adapt(self, group: Group, freed: int) -> None:
         aim = value_at(self.grow, group.step) * group.budget
         group.state["threshold"] *= 0.5 if freed > 1.1 * aim else 2.0 if freed < 0.9 * aim else 1.0
-
-
-@lru_cache
-def lengthening(every: int, end: int, total_steps: int) -> list[int]:
-    """Steps whose distance grows with the phases of training."""
-    steps, step = [], every
-    while step < end:
-        steps.append(step)
-        step += every * next(times for share, times in PHASES if step < as_step(share, total_steps) or share == 1.0)
-    return steps

@@ -3,17 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, register
+from rankprune.core.plan import Periodic, Plan, Run
 from rankprune.core.schedules import Step, as_step, cyclic
 from rankprune.methods.shared.sparse_learning import SparseLearning
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cycles(Periodic):
+    """Updates at even distances; until `cycle_end` the budget follows `cycles` cosines, then it is the final one.
+
+    Args:
+        every: Steps between two updates; None: derived from the length of training.
+        update_end: No update takes place at or after this step; None: at the end of training.
+        cycles: How many times the density rises and falls.
+        peak: The highest density of a cycle, as a multiple of the final one.
+        cycle_end: The step at which the cycles are over; the last update is always at the final density.
+    """
+
+    varies: ClassVar[bool] = True
+    cycles: int = 2
+    peak: float = 3.0
+    cycle_end: Step = 0.4
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
+            raise ValueError(f"cycles={self.cycles!r} is not a number of cycles: give an int of 1 or more")
+        if not self.peak >= 1.0:
+            raise ValueError(f"peak={self.peak!r} is below 1: give how many times the final density a cycle reaches")
+
+    def steps(self, run: Run) -> Sequence[int]:
+        as_step(self.cycle_end, run.total_steps, "cycle_end")
+        return super().steps(run)
+
+    def reached(self, run: Run) -> int:
+        end = as_step(self.cycle_end, run.total_steps, "cycle_end")
+        return next((step for step in run.steps if step >= end), run.steps[-1])
+
+    def budget(self, done: int, run: Run) -> int:
+        if done == 0 or run.steps[done - 1] >= self.reached(run):
+            return run.final
+        high = min(self.peak * run.final, run.total)
+        end = as_step(self.cycle_end, run.total_steps, "cycle_end")
+        return round(cyclic(run.final, high, end, self.cycles)(run.steps[done - 1]))
+
+
 @register("east", paper="Li et al. 2024, arXiv:2411.13545", family="drop and grow", needs=("grad",))
-@dataclass
+@dataclass(kw_only=True)
 class EAST(SparseLearning):
     """Let the density swing between the final one and `peak` times as much, then go on as RigL does.
 
@@ -23,43 +64,12 @@ class EAST(SparseLearning):
     dynamic ReLU and shared weights change the network.
     """
 
-    distribution: str = field(default="erk", kw_only=True)
-    cycles: int = field(default=2, kw_only=True)
-    peak: float = field(default=3.0, kw_only=True)
-    cycle_end: Step = field(default=0.4, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
-            raise ValueError(f"cycles={self.cycles!r} is not a number of cycles: give an int of 1 or more")
-        if not self.peak >= 1.0:
-            raise ValueError(f"peak={self.peak!r} is below 1: give how many times the final density a cycle reaches")
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        as_step(self.cycle_end, total_steps, "cycle_end")
-        return super().updates(total_steps)
-
-    def reached_at(self, group: Group) -> int:
-        steps, end = group.updates(), as_step(self.cycle_end, group.total_steps, "cycle_end")
-        return next((step for step in steps if step >= end), steps[-1])
-
-    def in_cycles(self, group: Group) -> bool:
-        """Whether the update at `group.step` belongs to the cycles; the last update never does."""
-        return group.step < self.reached_at(group)
-
-    def scheduled(self, group: Group) -> int:
-        """The budget of the update at `group.step`."""
-        if not self.in_cycles(group):
-            return group.final
-        end = as_step(self.cycle_end, group.total_steps, "cycle_end")
-        high = min(self.peak * group.final, group.total)
-        return round(cyclic(group.final, high, end, self.cycles)(group.step))
-
-    def layer_counts(self, group: Group) -> list[int]:
-        group.budget = self.scheduled(group)
-        return group.counts(self.drop_score, group.budget)
+    distribution: str = "erk"
+    plan: Plan = Cycles()
 
     def fraction(self, group: Group) -> float:
-        return 0.0 if self.in_cycles(group) else super().fraction(group)
+        in_cycles = group.step < group.plan.reached
+        return 0.0 if in_cycles else super().fraction(group)
 
     def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
         return super().kept_of(group, layer, min(count, layer.kept()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,9 +13,8 @@ from rankprune.methods.shared.threshold import Thresholded
 
 @register(
     "feather", paper="Glentis Georgoulakis et al. 2023, arXiv:2310.02448", family="latent", needs=("grad",),
-    state="a latent a weight, one threshold",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class Feather(Thresholded):
     """Show the network sign(w) (|w|³ - T³)^(1/3) above one global threshold T, and train all latents w.
 
@@ -23,8 +22,8 @@ class Feather(Thresholded):
     T times `theta`: 1 up to a sparsity of 95 %, and 0.5 above, where full gradients would let weights churn.
     """
 
-    p: float = field(default=3.0, kw_only=True)
-    theta: float | None = field(default=None, kw_only=True)
+    p: float = 3.0
+    theta: float | None = None
 
     def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
         return torch.where(layer.mask, grad, grad * self.below())

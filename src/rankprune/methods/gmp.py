@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from rankprune.core.method import Gradual, PrunableLayer, Score, register
+from rankprune.core.method import PrunableLayer, Score, register
+from rankprune.core.plan import Gradual, Plan
 
 
 @register("gmp", paper="Zhu & Gupta 2017, arXiv:1710.01878", family="magnitude")
-@dataclass
-class GMP(Gradual, Score):
+@dataclass(kw_only=True)
+class GMP(Score):
     """Cut the smallest weights little by little while training, along a cubic or exponential schedule."""
 
-    density_schedule: Literal["exponential", "cubic"] = field(default="cubic", kw_only=True)
+    plan: Plan = Gradual(density_schedule="cubic")
 
     def score(self, layer: PrunableLayer) -> Tensor:
         return layer.weight.abs()

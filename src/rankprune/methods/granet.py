@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rankprune.core import budget as budgets
-from rankprune.core.method import Gradual, Group, PrunableLayer, register
+from rankprune.core.method import Group, PrunableLayer, register
+from rankprune.core.plan import Gradual, Periodic, Plan, Run
 from rankprune.core.schedules import Step
 from rankprune.methods.shared.sparse_learning import SparseLearning
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradualWithRegrowth(Gradual):
+    """The density falls from `start_density` along a cubic; regeneration goes on after the last pruning.
+
+    Args:
+        every: Steps between two updates; None: derived from the length of training.
+        update_end: No update takes place at or after this step; None: at the end of training.
+        prune_end: The step at which the final density is reached.
+        density_schedule: "exponential" or "cubic".
+        start_density: The share of the weights that is there at the start.
+    """
+
+    prune_end: Step = 0.5
+    density_schedule: Literal["exponential", "cubic"] = "cubic"
+    start_density: float = 1.0
+
+    def default_end(self, every: int, run: Run) -> int:
+        return Periodic.default_end(self, every, run)
+
+    def budget(self, done: int, run: Run) -> int:
+        first = round(run.total * self.start_density)
+        if not run.final <= first <= run.total:
+            target = f"the {run.final / run.total:.4g} asked for and 1"
+            raise ValueError(f"start_density={self.start_density} is not between {target}: start denser")
+        left = (super().budget(done, run) - run.final) / max(run.total - run.final, 1)
+        return round(run.final + (first - run.final) * left)
 
 
 @register(
     "granet", paper="Liu et al. 2021, arXiv:2106.10404", family="drop and grow", needs=("grad",),
 )  # fmt: skip
-@dataclass
-class GraNet(Gradual, SparseLearning):
+@dataclass(kw_only=True)
+class GraNet(SparseLearning):
     """Cut the smallest weights of all little by little; each time, every layer also exchanges some by gradient.
 
     Starts dense, or with `start_density` 0.5 say from a random sparse net. The authors' last pruning event falls short
@@ -24,27 +53,10 @@ class GraNet(Gradual, SparseLearning):
     """
 
     restarts: ClassVar[bool] = True
-    prune_end: Step = field(default=0.5, kw_only=True)
-    density_schedule: Literal["exponential", "cubic"] = field(default="cubic", kw_only=True)
-    start_density: float = field(default=1.0, kw_only=True)
-
-    def default_end(self, every: int, total_steps: int) -> int:
-        return SparseLearning.default_end(self, every, total_steps)  # regeneration goes on after the last pruning
-
-    def first(self, group: Group) -> int:
-        """How many weights are there at the start."""
-        first = round(group.total * self.start_density)
-        if not group.final <= first <= group.total:
-            target = f"the {group.final / group.total:.4g} asked for and 1"
-            raise ValueError(f"start_density={self.start_density} is not between {target}: start denser")
-        return first
+    plan: Plan = GradualWithRegrowth()
 
     def start(self, group: Group) -> None:
-        if self.budget == "weights" and self.first(group) < group.total:
-            group.budget = self.first(group)
+        if self.budget == "weights" and group.scheduled() < group.total:
+            group.budget = group.scheduled()
             for layer, count in zip(group.layers, budgets.layer_counts([s.shape for s in group.layers], group.budget)):
                 layer.mask.copy_(group.keep(layer, PrunableLayer.random, count))
-
-    def scheduled(self, group: Group) -> int:
-        left = (super().scheduled(group) - group.final) / max(group.total - group.final, 1)
-        return round(group.final + (self.first(group) - group.final) * left)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
+from rankprune.core.plan import AtOnce, Plan
 from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
@@ -16,7 +17,7 @@ from rankprune.methods.shared.probe import agree, batches, check_batches, gradie
     "grasp", paper="Wang et al. 2020, arXiv:2002.07376", family="at initialisation", moves=False,
     needs=("data", "loss"),
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class GraSP(Score):
     """Cut once, before training, the weights whose removal leaves the gradient's norm largest.
 
@@ -26,9 +27,10 @@ class GraSP(Score):
     authors' code each batch is scored in two halves, each with BatchNorm statistics of its own.
     """
 
-    batches: int = field(default=1, kw_only=True)
-    temperature: float = field(default=200.0, kw_only=True)
-    parts: int = field(default=2, kw_only=True)  # of each batch
+    plan: Plan = AtOnce()
+    batches: int = 1
+    temperature: float = 200.0
+    parts: int = 2  # of each batch
 
     def __post_init__(self) -> None:
         check_batches("grasp", self.batches)
@@ -38,8 +40,7 @@ class GraSP(Score):
             raise ValueError(f"temperature={self.temperature!r} cannot divide the logits: it must be positive")
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        assert layer.scratch is not None
-        return layer.weight * layer.scratch
+        return layer.weight * layer.temp["hessian_grad"]
 
     def start(self, group: Group) -> None:
         refuse_shards(group)
@@ -64,7 +65,7 @@ class GraSP(Score):
                 torch._foreach_add_(second, gradients(flow, group))
         agree(group, second)
         for layer, product in zip(group.layers, second):
-            layer.scratch = product
+            layer.temp["hessian_grad"] = product
         super().update(group)
 
 

@@ -3,24 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from rankprune.core.gradients import GradientMask
 from rankprune.core.layer import canonical
 from rankprune.core.method import Group, PrunableLayer, Score, register
+from rankprune.core.plan import Plan, Run, check_rounds, cut_share, evenly_spaced, left_after, rounds_at_rate
 from rankprune.core.schedules import Step, as_step
 from rankprune.core.shards import local, sharded
-from rankprune.methods.shared.rounds import check_rounds, cut_share, evenly, left_after, rounds_at_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewinding(Plan):
+    """The step to rewind to, if it is not the start, and prunings at even distances after it.
+
+    Args:
+        rate: The share of what is left that one pruning cuts.
+        rounds: How many prunings, each of an equal share; None: as many as `rate` needs.
+        rewind: The step k to rewind to, or a share of one training.
+    """
+
+    rate: float = 0.2
+    rounds: int | None = None
+    rewind: Step = 0.05
+
+    def steps(self, run: Run) -> Sequence[int]:
+        point, cuts = self.rewind_point(run), self.cuts(run)
+        last = point + (run.total_steps - point) * cuts // (cuts + 1)
+        if last <= point:
+            raise ValueError(f"lth cannot rewind to step {point} within total_steps={run.total_steps}: lower rewind")
+        return [point, *evenly_spaced(point, last, cuts)] if point else evenly_spaced(0, last, cuts)
+
+    def budget(self, done: int, run: Run) -> int:
+        skip = 1 if self.rewind_point(run) else 0
+        cuts, done = len(run.steps) - skip, done - skip
+        if done <= 0:
+            return run.total
+        if self.rounds is not None or done == cuts:
+            return left_after(run, done, cuts)
+        return max(run.final, cut_share(run.total, self.rate, done))
+
+    def cuts(self, run: Run) -> int:
+        """How many prunings there are."""
+        if self.rounds is not None:
+            check_rounds(self.rounds)
+            return self.rounds
+        assert run.sparsity is not None
+        return rounds_at_rate(run.sparsity, self.rate)
+
+    def rewind_point(self, run: Run) -> int:
+        """The step k to rewind to. With a share r of one training of S steps: k = r S and S + cuts (S - k) = total."""
+        if isinstance(self.rewind, int):
+            return as_step(self.rewind, run.total_steps, "rewind")
+        share = as_step(self.rewind, 10**6, "rewind") / 10**6
+        return int(share * run.total_steps / (1 + self.cuts(run) * (1 - share)))
 
 
 @register(
     "lth", paper="Frankle & Carbin 2019, arXiv:1803.03635; Frankle et al. 2020, arXiv:1912.05671", family="magnitude",
-    state="a copy of all parameters and buffers",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class LTH(Score):
     """Train, prune by global magnitude, rewind what is left to its early values, and train again, round after round.
 
@@ -31,46 +75,18 @@ class LTH(Score):
     starting it anew at k after each step of `LTH(...).updates(total_steps)`. The last round cuts what the target asks.
     """
 
-    at_once: ClassVar[bool] = False
-    rate: float = field(default=0.2, kw_only=True)
-    rounds: int | None = field(default=None, kw_only=True)  # None: as many as `rate` needs
-    rewind: Step = field(default=0.05, kw_only=True)
-
-    def cuts(self) -> int:
-        if self.rounds is not None:
-            check_rounds("lth", self.rounds)
-            return self.rounds
-        assert self.sparsity is not None
-        return rounds_at_rate(self.sparsity, self.rate)
+    plan: Rewinding = Rewinding()
 
     def rewind_point(self, total_steps: int) -> int:
-        """The step k to rewind to. With a share r of one training of S steps: k = r S and S + cuts (S - k) = total."""
-        if isinstance(self.rewind, int):
-            return as_step(self.rewind, total_steps, "rewind")
-        share = as_step(self.rewind, 10**6, "rewind") / 10**6
-        return int(share * total_steps / (1 + self.cuts() * (1 - share)))
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        """The rewind point, if it is not the start, and the steps of the prunings."""
-        point, cuts = self.rewind_point(total_steps), self.cuts()
-        last = point + (total_steps - point) * cuts // (cuts + 1)
-        if last <= point:
-            raise ValueError(f"lth cannot rewind to step {point} within total_steps={total_steps}: lower rewind")
-        return [point, *evenly(point, last, cuts)] if point else evenly(0, last, cuts)
+        """The step that each training but the first begins at."""
+        return self.plan.rewind_point(self.run(total_steps))
 
     def start(self, group: Group) -> None:
         if not self.rewind_point(group.total_steps):
             remember(group)
 
-    def scheduled(self, group: Group) -> int:
-        skip = 1 if self.rewind_point(group.total_steps) else 0
-        cuts, done = len(group.updates()) - skip, group.update_number() + 1 - skip
-        if self.rounds is not None or done == cuts:
-            return left_after(group, done, cuts)
-        return max(group.final, cut_share(group.total, self.rate, done))
-
     def update(self, group: Group) -> None:
-        if self.rewind_point(group.total_steps) and group.update_number() == 0:
+        if self.rewind_point(group.total_steps) and group.plan.done(group.step) == 1:
             remember(group)
             return
         super().update(group)

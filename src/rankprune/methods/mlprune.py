@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -15,7 +15,7 @@ from rankprune.methods.shared.surgery import Surgery
 @register(
     "mlprune", paper="Zeng & Urtasun 2019, openreview.net/forum?id=r1g5b2RcKm", family="second order", needs=("data",),
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class MLPrune(Surgery):
     """Cut where a Kronecker-factored Fisher says that the loss rises least, all layers under one threshold.
 
@@ -26,12 +26,11 @@ class MLPrune(Surgery):
     times Σ over layers of (inputs · kernel)² + outputs², and 64 MB of patches at a time.
     """
 
-    batches: int = field(default=10, kw_only=True)
-    damping: float = field(default=0.1, kw_only=True)
-    compensate: bool = field(default=False, kw_only=True)
+    batches: int = 10
+    damping: float = 0.1
+    compensate: bool = False
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         check_batches("mlprune", self.batches)
         if not self.damping > 0.0:  # the factors have null directions: softmax gives G one
             raise ValueError(f"damping={self.damping!r} leaves factors without an inverse: it must be positive")
@@ -41,10 +40,9 @@ class MLPrune(Surgery):
         for layer, (a, g) in zip(group.layers, kronecker_factors(group, self.batches)):
             inverses.append((damped_inverse(a, self.damping), damped_inverse(g, self.damping)))
             diagonal = torch.outer(inverses[-1][1].diagonal(), inverses[-1][0].diagonal())
-            layer.scratch = diagonal.view(layer.shape).to(layer.weight)
+            layer.temp["inverse_diagonal"] = diagonal.view(layer.shape).to(layer.weight)
         super().update(group)
         if self.compensate:
             for layer, (a, g) in zip(group.layers, inverses):
-                assert layer.scratch is not None
-                force = torch.where(layer.mask, 0.0, layer.weight / layer.scratch).double().flatten(1)
+                force = torch.where(layer.mask, 0.0, layer.weight / layer.temp["inverse_diagonal"]).double().flatten(1)
                 layer.weight.sub_((g @ force @ a).view(layer.shape).to(layer.weight))

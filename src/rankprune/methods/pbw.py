@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
-from rankprune.core.schedules import Step, as_step
-from rankprune.methods.shared.rounds import check_rounds, evenly, left_after
+from rankprune.core.plan import Plan, Rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsWhileTraining(Rounds):
+    """Rounds of which none is at attach: there is always a training before the first pruning."""
+
+    at_once: ClassVar[bool] = False
 
 
 @register(
     "pbw", paper="Han et al. 2015, arXiv:1506.02626", family="magnitude",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class PBW(Score):
     """Train dense, then several times prune by magnitude and train what is left on from its current values.
 
@@ -27,28 +32,22 @@ class PBW(Score):
     and each takes the same share of what is left, so the last lands on the target.
     """
 
-    at_once: ClassVar[bool] = False
-    threshold: Literal["std", "global"] = field(default="std", kw_only=True)
-    rounds: int = field(default=5, kw_only=True)
-    prune_end: Step = field(default=0.6, kw_only=True)
+    plan: Plan = RoundsWhileTraining()
+    threshold: Literal["std", "global"] = "std"
 
-    def updates(self, total_steps: int) -> Sequence[int]:
+    def check(self) -> None:
         if self.threshold not in ("std", "global"):
             raise ValueError(f"threshold={self.threshold!r} is unknown: use 'std' or 'global'")
-        check_rounds("pbw", self.rounds)
-        return evenly(0, max(1, min(as_step(self.prune_end, total_steps, "prune_end"), total_steps)), self.rounds)
-
-    def scheduled(self, group: Group) -> int:
-        return left_after(group, group.update_number() + 1, len(group.updates()))
 
     def update(self, group: Group) -> None:
         if self.threshold == "std":
             for layer in group.layers:
-                layer.scratch = deviation(layer)
+                layer.temp["deviation"] = deviation(layer)
         super().update(group)
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        return layer.weight.abs() if layer.scratch is None else layer.weight.abs().div_(layer.scratch)
+        size, spread = layer.weight.abs(), layer.temp.get("deviation")
+        return size if spread is None else size.div_(spread)
 
 
 def deviation(layer: PrunableLayer) -> Tensor:

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rankprune.core.method import Group, PrunableLayer, register
+from rankprune.core.method import PrunableLayer, register
+from rankprune.core.plan import EveryStep, Plan, Run
 from rankprune.core.schedules import Step, as_step
 
 from .topkast import TopKAST
 
 
+@dataclass(frozen=True, kw_only=True)
+class CutAt(EveryStep):
+    """An update at every step, dense before `prune_at` and at the final budget from there on.
+
+    Args:
+        update_end: The last step with an update; None: the last of training.
+        prune_at: The step of the cut; 0: at attach.
+    """
+
+    prune_at: Step = 0
+
+    def budget(self, done: int, run: Run) -> int:
+        return run.total if done < self.reached(run) else run.final
+
+    def reached(self, run: Run) -> int:
+        return as_step(self.prune_at, run.total_steps, "prune_at")
+
+
 @register(
     "powerprop", paper="Schwarz et al. 2021, arXiv:2110.00296", family="latent", needs=("grad",),
-    state="a latent a weight",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class PowerProp(TopKAST):
     """Train φ where the weight is φ|φ|^(α-1): large weights learn faster, small ones stay small and can be cut.
 
@@ -25,22 +43,15 @@ class PowerProp(TopKAST):
     `prune_at=0.9` is PowerProp alone: dense training until then, and one cut.
     """
 
-    alpha: float = field(default=1.25, kw_only=True)
-    backward_sparsity: float | None = field(default=0.0, kw_only=True)
-    penalty: float = field(default=0.0, kw_only=True)
-    prune_at: Step = field(default=0, kw_only=True)
+    alpha: float = 1.25
+    backward_sparsity: float | None = 0.0
+    penalty: float = 0.0
+    plan: Plan = CutAt()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.alpha >= 1.0:  # below 1 the gradient has a pole at 0
             raise ValueError(f"alpha={self.alpha!r} is below 1: at 1 it is Top-KAST, above 1 PowerProp")
-
-    def scheduled(self, group: Group) -> int:
-        dense = group.step < as_step(self.prune_at, group.total_steps, "prune_at")
-        return group.total if dense else group.final
-
-    def reached_at(self, group: Group) -> int:
-        return as_step(self.prune_at, group.total_steps)
 
     def to_latent(self, weight: Tensor) -> Tensor:
         return weight.abs().pow_(1 / self.alpha).copysign_(weight)

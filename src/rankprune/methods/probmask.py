@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,16 +12,41 @@ from torch import Tensor
 
 from rankprune.core.layer import seeded
 from rankprune.core.method import Group, Latent, PrunableLayer, register
-from rankprune.core.schedules import Step, as_ramp, as_step, cosine, cubic
+from rankprune.core.plan import Ramp, Run
+from rankprune.core.schedules import Step, as_step, cosine, cubic
 
 EPS = 1e-20  # inside logarithms, as the authors have it
 
 
+@dataclass(frozen=True, kw_only=True)
+class SoftRamp(Ramp):
+    """An update at every step up to `fix_at`, where the masks become hard; the budget of the soft ones is a ramp.
+
+    Args:
+        prune_start: The step at which the sum of the probabilities begins to fall.
+        prune_end: The step at which it is the final budget.
+        fix_at: The step at which the likeliest weights become the mask.
+    """
+
+    prune_start: Step = 0.16
+    prune_end: Step = 0.6
+    fix_at: Step = 0.9
+
+    def steps(self, run: Run) -> Sequence[int]:
+        self.ramp(run.total_steps)
+        return range(1, max(as_step(self.fix_at, run.total_steps, "fix_at"), 1) + 1)
+
+    def budget(self, done: int, run: Run) -> int:
+        return run.final if done == len(run.steps) else run.total
+
+    def reached(self, run: Run) -> int:
+        return run.steps[-1]
+
+
 @register(
     "probmask", paper="Zhou et al. 2021, arXiv:2105.00203", family="latent", exact="end", needs=("grad",),
-    state="a latent, a probability, its two moments and a soft mask a weight",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class ProbMask(Latent):
     """Learn for each weight the probability that it stays, all under one budget, through masks that are drawn softly.
 
@@ -32,14 +57,8 @@ class ProbMask(Latent):
     """
 
     trains_cut: ClassVar[bool] = False
-    score_lr: float | None = field(default=None, kw_only=True)
-    prune_start: Step = field(default=0.16, kw_only=True)
-    prune_end: Step = field(default=0.6, kw_only=True)
-    fix_at: Step = field(default=0.9, kw_only=True)
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        as_ramp(self.prune_start, self.prune_end, total_steps)
-        return range(1, max(as_step(self.fix_at, total_steps, "fix_at"), 1) + 1)
+    score_lr: float | None = None
+    plan: SoftRamp = SoftRamp()
 
     def start(self, group: Group) -> None:
         super().start(group)
@@ -61,9 +80,9 @@ class ProbMask(Latent):
             layer.state["slope"] = layer.grad * layer.state["latent"] * ((1 - layer.state["soft"]) * odds)
 
     def update(self, group: Group) -> None:
-        if group.step >= self.reached_at(group):
+        if group.step >= group.plan.reached:
             return self.fix(group)
-        temperature = 1 / (0.97 * (1 - group.step / self.reached_at(group)) + 0.03)
+        temperature = 1 / (0.97 * (1 - group.step / group.plan.reached) + 0.03)
         for layer in group.layers:
             self.train(layer, group)
         project(group.layers, self.expected(group))
@@ -79,7 +98,7 @@ class ProbMask(Latent):
         slope = layer.state["slope"].mul_(layer.state.get("temperature", 1.0))
         mean = layer.state["mean"].lerp_(slope, 0.1) / (1 - 0.9**group.step)
         square = layer.state["square"].lerp_(slope.square(), 0.001) / (1 - 0.999**group.step)
-        rate = cosine(self.first_rate(group), 0.0, self.reached_at(group))(group.step)
+        rate = cosine(self.first_rate(group), 0.0, group.plan.reached)(group.step)
         layer.state["probability"].addcdiv_(mean, square.sqrt_().add_(1e-8), value=-rate)
         slope.zero_()
 
@@ -89,7 +108,7 @@ class ProbMask(Latent):
 
     def expected(self, group: Group) -> float:
         """The budget of this step: all until `prune_start`, the final one from `prune_end` on."""
-        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
+        first, last = self.plan.ramp(group.total_steps)
         return cubic(group.total, group.final, last - first)(group.step - first)
 
     def score(self, layer: PrunableLayer) -> Tensor:
@@ -103,9 +122,6 @@ class ProbMask(Latent):
             layer.state["soft"] = torch.ones_like(layer.weight)
             for key in ("slope", "mean", "square", "temperature"):
                 layer.state.pop(key, None)
-
-    def reached_at(self, group: Group) -> int:
-        return self.updates(group.total_steps)[-1]
 
 
 def logit(x: Tensor) -> Tensor:

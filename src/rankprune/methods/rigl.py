@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from rankprune.core.method import DropGrow, PrunableLayer, register
-from rankprune.core.schedules import Step
+from rankprune.core.plan import Periodic, Plan
 from rankprune.methods.shared.itop import itop_settings
 
 
 @register("rigl", paper="Evci et al. 2020, arXiv:1911.11134", family="drop and grow", needs=("grad",))
-@dataclass
+@dataclass(kw_only=True)
 class RigL(DropGrow):
     """Start sparse at random; again and again drop the smallest weights and grow where the gradient is largest."""
 
-    distribution: str = field(default="erk", kw_only=True)
-    update_end: Step | None = field(default=0.75, kw_only=True)
+    distribution: str = "erk"
+    plan: Plan = Periodic(update_end=0.75)
 
     def replaces_optimizer_step(self) -> bool:
         return True

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from rankprune.core.method import DropGrow, Gradual, Group, PrunableLayer, register
+from rankprune.core.method import DropGrow, Group, PrunableLayer, register
+from rankprune.core.plan import Gradual, Plan
 from rankprune.core.schedules import Value, check_every
 from rankprune.methods.shared.rank_term import RankTerm, check_lam
 
@@ -18,21 +19,22 @@ PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0
 
 
 @register("rpg", paper="Tian et al. 2023, arXiv:2311.17493", family="drop and grow", needs=("grad",))
-@dataclass
-class RPG(Gradual, DropGrow):
+@dataclass(kw_only=True)
+class RPG(DropGrow):
     """Gradual global magnitude pruning that regrows by the gradient of task loss + λ · rank loss.
 
     Global magnitude sets what each layer keeps, then each layer drops and regrows a share of it (Algorithm 1).
     The rank loss (eq. 2) is minus the squared distance of a normalised weight matrix to its best rank-k approximation.
     """
 
-    lam: Value | str | None = field(default=None, kw_only=True)  # λ, or "ratio:R" of the task gradient
-    delta: Value | None = field(default=None, kw_only=True)  # δ̃
-    rank_on: Literal["growth", "weights", "both"] = field(default="growth", kw_only=True)  # what the rank term steers
-    rank_every: int = field(default=10, kw_only=True)  # with rank_on="weights" or "both": steps between rank gradients
-    rank_reduction: Literal["mean", "sum"] = field(default="mean", kw_only=True)  # the code's; the paper writes a sum
-    rank_layers: Literal["conv", "all"] = field(default="conv", kw_only=True)
-    rank_signal: Literal["rank", "noise"] = field(default="rank", kw_only=True)  # noise: a control, not a method
+    plan: Plan = Gradual()
+    lam: Value | str | None = None  # λ, or "ratio:R" of the task gradient
+    delta: Value | None = None  # δ̃
+    rank_on: Literal["growth", "weights", "both"] = "growth"  # what the rank term steers
+    rank_every: int = 10  # with rank_on="weights" or "both": steps between rank gradients
+    rank_reduction: Literal["mean", "sum"] = "mean"  # the code's; the paper writes a sum
+    rank_layers: Literal["conv", "all"] = "conv"
+    rank_signal: Literal["rank", "noise"] = "rank"  # noise: a control, not a method
 
     def __post_init__(self) -> None:
         choices = {
@@ -58,12 +60,13 @@ class RPG(Gradual, DropGrow):
             warnings.warn("no convolution among the prunable weights: pass rank_layers='all'", stacklevel=2)
         if self.rank_on != "weights" and self.replaces_optimizer_step() and term.active(group.step):
             for layer, grad in zip(steered, term.of(steered, lambda s: ~s.mask, group.step, group.model)):
-                layer.scratch = grad
+                layer.temp["rank_grad"] = grad
         super().update(group)
 
     def grow_score(self, layer: PrunableLayer) -> Tensor:
         """|∂(task loss + λ · rank loss)/∂w|, of the weights as they were when the update began."""
-        return layer.grad.abs() if layer.scratch is None else layer.scratch.add_(layer.grad).abs_()
+        rank_grad = layer.temp.get("rank_grad")
+        return layer.grad.abs() if rank_grad is None else rank_grad.add(layer.grad).abs_()
 
     def before_every(self) -> int:
         return 0 if self.rank_on == "growth" else self.rank_every

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import Group, Latent, PrunableLayer, register
+from rankprune.core.plan import Plan, Run
 from rankprune.core.schedules import Step, as_step, check_every, cosine
 from rankprune.methods.shared.second_look import second_look
 
@@ -18,11 +19,28 @@ AUTHORS_STEPS = 200 * 391  # 200 epochs of CIFAR in batches of 128
 STRONGEST = 0.1
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProjectAt(Plan):
+    """An update at every step up to `project_at`, where the dense weights are cut.
+
+    Args:
+        project_at: The step after which the largest weights become the mask.
+    """
+
+    project_at: Step = 0.9
+
+    def steps(self, run: Run) -> Sequence[int]:
+        last = min(max(as_step(self.project_at, run.total_steps, "project_at"), 1), run.total_steps)
+        return range(1, last + 1)
+
+    def budget(self, done: int, run: Run) -> int:
+        return run.final if done == len(run.steps) else run.total
+
+
 @register(
     "safe", paper="Lee et al. 2025, arXiv:2506.06866", family="latent", exact="end", needs=("grad",),
-    state="a latent, its projection, its dual and a perturbation a weight",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class SAFE(Latent):
     """Train dense weights x for flatness while ADMM pulls them to a sparse z, and cut when they have come close.
 
@@ -38,11 +56,11 @@ class SAFE(Latent):
 
     cost: ClassVar[str] = "1 until the cut, then f"
     trains_cut: ClassVar[bool] = False
-    rho: float = field(default=0.1, kw_only=True)
-    lam: float | None = field(default=None, kw_only=True)
-    dual_every: int | None = field(default=None, kw_only=True)
-    project_at: Step = field(default=0.9, kw_only=True)
-    ascent: Literal["previous", "closure"] = field(default="previous", kw_only=True)
+    rho: float = 0.1
+    lam: float | None = None
+    dual_every: int | None = None
+    plan: Plan = ProjectAt()
+    ascent: Literal["previous", "closure"] = "previous"
 
     def __post_init__(self) -> None:
         if self.ascent not in ("previous", "closure"):
@@ -56,21 +74,11 @@ class SAFE(Latent):
 
     # -- the timetable ----------------------------------------------------------------------------------------------
 
-    def last(self, total_steps: int) -> int:
-        """The step after which the weights are cut."""
-        return min(max(as_step(self.project_at, total_steps, "project_at"), 1), total_steps)
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        return range(1, self.last(total_steps) + 1)
-
-    def reached_at(self, group: Group) -> int:
-        return self.last(group.total_steps)
-
     def period(self, total_steps: int) -> int:
         """Steps between two updates of z and u: the authors' 32 where that makes 50, else what makes about 100."""
         if self.dual_every is not None:
             return self.dual_every
-        last = self.last(total_steps)
+        last = self.updates(total_steps)[-1]
         return 32 if last >= 50 * 32 else min(max(last // 100, 1), 32)
 
     def strength(self, step: int, total_steps: int) -> float:
@@ -78,7 +86,7 @@ class SAFE(Latent):
         lam = self.lam
         if lam is None:
             lam = min(1e-3 * max(AUTHORS_STEPS / total_steps, 1.0), STRONGEST)
-        return cosine(0.0, lam, self.last(total_steps))(step - 1)
+        return cosine(0.0, lam, self.updates(total_steps)[-1])(step - 1)
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -98,18 +106,18 @@ class SAFE(Latent):
             if layer.parameter.grad is None or "z" not in layer.state:
                 continue
             if self.ascent == "previous" and self.rho:
-                layer.scratch = layer.grad.clone()
+                layer.temp["grad"] = layer.grad.clone()
             layer.add_gradient((layer.state["latent"] - layer.state["z"] + layer.state["u"]).mul_(lam))
 
     def update(self, group: Group) -> None:
-        if group.step >= self.last(group.total_steps):
+        if group.step >= group.plan.steps[-1]:
             return self.cut(group)
         due = group.step // self.period(group.total_steps)
         if due > group.state.get("splits", 0):  # one that met a value that is not finite is made up for
             group.state["splits"] = due
             self.split(group)
         group.budget = group.total
-        kept = {layer: layer.scratch for layer in group.layers if layer.scratch is not None}
+        kept = {layer: layer.temp["grad"] for layer in group.layers if "grad" in layer.temp}
         scale = self.rho / length(kept)
         for layer in group.layers:
             layer.state.pop("shift", None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -13,11 +13,11 @@ from rankprune.methods.shared.itop import itop_settings
 
 
 @register("set", paper="Mocanu et al. 2018, arXiv:1707.04780", family="drop and grow")
-@dataclass
+@dataclass(kw_only=True)
 class SET(DropGrow):
     """Start sparse at random; drop the weights nearest zero on either side and grow as many at random."""
 
-    distribution: str = field(default="erk", kw_only=True)
+    distribution: str = "erk"
 
     def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
         """All but the share of the smallest positive and of the smallest negative weights."""

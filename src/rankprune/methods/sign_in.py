@@ -12,16 +12,36 @@ from torch.optim import Optimizer
 
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.optimizers import another, skipped
-from rankprune.methods.shared.rounds import check_rounds, evenly
+from rankprune.core.plan import Plan, Run, check_rounds, evenly_spaced
 
 _MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a layer's state
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resets(Plan):
+    """The steps, at even distances, at which the factors are split anew; the mask stands.
+
+    Args:
+        resets: How many times.
+    """
+
+    varies: ClassVar[bool] = False
+    resets: int = 100
+
+    def __post_init__(self) -> None:
+        check_rounds(self.resets, "resets")
+
+    def steps(self, run: Run) -> Sequence[int]:
+        return evenly_spaced(0, run.total_steps, self.resets)
+
+    def budget(self, done: int, run: Run) -> int:
+        return run.final
+
+
 @register(
     "sign_in", paper="Gadhikar et al. 2025, arXiv:2504.12801", family="latent", moves=False, needs=("grad",),
-    state="a latent and a factor per weight, the optimizer's state of the factor",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class SignIn(Latent):
     """Train a fixed sparse mask by two factors, θ = m ⊙ w, whose scale is set anew again and again.
 
@@ -36,22 +56,14 @@ class SignIn(Latent):
     trains_cut: ClassVar[bool] = False
     cost: ClassVar[str] = "f"
 
-    distribution: str = field(default="erk", kw_only=True)
-    beta: float = field(default=1.0, kw_only=True)
-    resets: int = field(default=100, kw_only=True)
+    distribution: str = "erk"
+    beta: float = 1.0
+    plan: Plan = Resets()
     _twins: dict[PrunableLayer, Optimizer] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check_rounds("sign_in", self.resets)
         if not self.beta > 0.0:
             raise ValueError(f"beta={self.beta!r} lets no sign flip: give a number above 0, such as 1")
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        """The steps at which the factors are split anew; the mask stands."""
-        return evenly(0, total_steps, self.resets)
-
-    def reached_at(self, group: Group) -> int:
-        return 0
 
     def final_budget(self, group: Group) -> int:
         if self.sparsity is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -18,9 +18,8 @@ from rankprune.methods.shared.sparse_learning import SparseLearning
 
 @register(
     "snfs", paper="Dettmers & Zettlemoyer 2019, arXiv:1907.04840", family="drop and grow", needs=("grad",),
-    state="dense momentum",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class SNFS(Redistributing, SparseLearning):
     """Cut the smallest of each layer; what is freed goes to layers, and to places in them, with large momentum.
 
@@ -31,7 +30,7 @@ class SNFS(Redistributing, SparseLearning):
     dense_state: ClassVar[bool] = True
     cost: ClassVar[str] = "(2f + 1)/3"
 
-    grow: Value = field(default=0.5, kw_only=True)  # declared here too: Redistributing comes first and inherits 0.3
+    grow: Value = 0.5  # declared here too: Redistributing comes first and inherits 0.3
 
     def stay(self, group: Group) -> list[int]:
         counts, means = [], [mean_momentum(layer) for layer in group.layers]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
+from rankprune.core.plan import AtOnce, Plan
 from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
 
 
 @register(
     "snip", paper="Lee et al. 2019, arXiv:1810.02340", family="at initialisation", moves=False, needs=("data", "loss"),
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class SNIP(Score):
     """Cut once, before training, the weights whose removal would change the loss least: small |w · ∂L/∂w|.
 
@@ -22,14 +23,14 @@ class SNIP(Score):
     threshold shares the budget out over the layers. The gradient is the mean over the first `batches` of the data.
     """
 
-    batches: int = field(default=1, kw_only=True)
+    plan: Plan = AtOnce()
+    batches: int = 1
 
     def __post_init__(self) -> None:
         check_batches("snip", self.batches)
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        assert layer.scratch is not None
-        return (layer.weight * layer.scratch).abs_()
+        return (layer.weight * layer.temp["grad"]).abs_()
 
     def start(self, group: Group) -> None:
         refuse_shards(group)
@@ -43,5 +44,5 @@ class SNIP(Score):
                 torch._foreach_add_(sums, gradients(group.loss_fn(model(inputs), targets), group))
         agree(group, sums)
         for layer, grad in zip(group.layers, sums):
-            layer.scratch = grad
+            layer.temp["grad"] = grad
         super().update(group)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, register
-from rankprune.core.schedules import Step, as_ramp, cubic
+from rankprune.core.plan import Ramp
+from rankprune.core.schedules import cubic
 from rankprune.methods.shared.threshold import Thresholded
 
 FIRST = 0.8  # density at the start unless `s_init` is given
@@ -17,9 +18,8 @@ FIRST = 0.8  # density at the start unless `s_init` is given
 
 @register(
     "str", paper="Kusupati et al. 2020, arXiv:2002.03231", family="latent", needs=("grad",),
-    state="a latent a weight, one threshold a layer",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class STR(Thresholded):
     """Each layer learns its own soft threshold g(s) by gradient, g the sigmoid; what is below it gets no gradient.
 
@@ -30,9 +30,8 @@ class STR(Thresholded):
 
     trains_cut: ClassVar[bool] = False
 
-    prune_start: Step = field(default=0.4, kw_only=True)
-    prune_end: Step = field(default=0.8, kw_only=True)
-    s_init: float | None = field(default=None, kw_only=True)
+    plan: Ramp = Ramp(prune_start=0.4, prune_end=0.8)
+    s_init: float | None = None
 
     def start(self, group: Group) -> None:
         super().start(group)
@@ -69,16 +68,16 @@ class STR(Thresholded):
     def update(self, group: Group) -> None:
         for layer in group.layers:
             take_step(layer)
-        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
+        first, last = self.plan.ramp(group.total_steps)
         if group.step <= first and group.step < last:
             self.show(group)
             group.state["free"] = group.budget
         else:
-            self.cut_to(group, self.scheduled(group))
+            self.cut_to(group, self.fallen(group))
 
-    def scheduled(self, group: Group) -> int:
+    def fallen(self, group: Group) -> int:
         """From the count the original had at `prune_start` along a cubic to the final one."""
-        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
+        first, last = self.plan.ramp(group.total_steps)
         if group.step >= last:
             return group.final
         return round(cubic(group.state["free"], group.final, last - first)(group.step - first))

@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import Group, Latent, PrunableLayer, register
-from rankprune.core.schedules import Step, as_ramp, as_step, linear
+from rankprune.core.plan import Plan, Ramp, Run
+from rankprune.core.schedules import Schedule, Step, as_step, linear
 from rankprune.methods.shared.soft_topk import Part, price, pull_back, shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearRamp(Ramp):
+    """An update at every step up to `fix_at`; the budget falls linearly from `prune_start` to `prune_end`.
+
+    Args:
+        prune_start: The step at which the budget begins to fall.
+        prune_end: The step at which it is the final one.
+        fix_at: The step from which on the masks stand.
+    """
+
+    prune_end: Step = 0.2
+    fix_at: Step = 0.8
+
+    def steps(self, run: Run) -> Sequence[int]:
+        _, last = self.ramp(run.total_steps)
+        fixed = max(as_step(self.fix_at, run.total_steps, "fix_at"), 1)
+        if fixed < last:
+            raise ValueError(f"fix_at={self.fix_at!r} lies before prune_end={self.prune_end!r}: the mask is fixed last")
+        return range(1, min(fixed, run.total_steps) + 1)
+
+    def curve(self, start: float, end: float, steps: int) -> Schedule:
+        return linear(start, end, steps)
 
 
 @register(
     "spartan", paper="Tai et al. 2022, arXiv:2205.14107", family="latent", needs=("grad",),
-    state="a latent a weight, a threshold and a sharpness",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class Spartan(Latent):
     """Show the network the largest latents, each times its share in a soft top-k mask that sharpens over training.
 
@@ -29,11 +53,9 @@ class Spartan(Latent):
     its weights train as they are. The count falls linearly from `prune_start` to `prune_end`.
     """
 
-    beta_start: float = field(default=1.0, kw_only=True)
-    beta_end: float = field(default=10.0, kw_only=True)
-    prune_start: Step = field(default=0.0, kw_only=True)
-    prune_end: Step = field(default=0.2, kw_only=True)
-    fix_at: Step = field(default=0.8, kw_only=True)
+    beta_start: float = 1.0
+    beta_end: float = 10.0
+    plan: Plan = LinearRamp()
 
     def __post_init__(self) -> None:
         both = (self.beta_start, self.beta_end)
@@ -43,25 +65,9 @@ class Spartan(Latent):
                 "give positive numbers, the second not below the first"
             )
 
-    def updates(self, total_steps: int) -> Sequence[int]:
-        _, last = as_ramp(self.prune_start, self.prune_end, total_steps)
-        fixed = max(as_step(self.fix_at, total_steps, "fix_at"), 1)
-        if fixed < last:
-            raise ValueError(f"fix_at={self.fix_at!r} lies before prune_end={self.prune_end!r}: the mask is fixed last")
-        return range(1, min(fixed, total_steps) + 1)
-
-    def reached_at(self, group: Group) -> int:
-        return max(as_ramp(self.prune_start, self.prune_end, group.total_steps)[1], 1)
-
-    def scheduled(self, group: Group) -> int:
-        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
-        if group.step >= min(last, group.updates()[-1]):
-            return group.final
-        return round(linear(group.total, group.final, last - first)(group.step - first))
-
     def update(self, group: Group) -> None:
         super().update(group)
-        last = group.updates()[-1]
+        last = group.plan.steps[-1]
         beta = linear(self.beta_start, self.beta_end, last)(group.step)
         if self.distribution == "global":
             self.sharpen(group.layers, group.budget, beta)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import PrunableLayer, register
-from rankprune.core.schedules import Step
+from rankprune.core.plan import Ramp
 from rankprune.methods.shared.threshold import Thresholded
 
 
 @register(
     "st3", paper="Vanderschueren & De Vleeschouwer 2023, arXiv:2212.01076", family="latent", needs=("grad",),
-    state="a latent a weight, one threshold",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class ST3(Thresholded):
     """Show the network the soft-thresholded latent, each filter scaled up for what it lost; train all latents.
 
@@ -25,9 +24,9 @@ class ST3(Thresholded):
     |w| sqrt(sum of the weight's dimensions), which evens out the densities of layers and halves the FLOPs.
     """
 
-    prune_start: Step = field(default=0.05, kw_only=True)
-    rescale: bool = field(default=True, kw_only=True)
-    sigma: bool = field(default=False, kw_only=True)
+    plan: Ramp = Ramp(prune_start=0.05)
+    rescale: bool = True
+    sigma: bool = False
 
     def scale(self, layer: PrunableLayer) -> float:
         return math.sqrt(sum(layer.shape)) if self.sigma else 1.0

@@ -8,14 +8,16 @@ from typing import ClassVar
 from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
+from rankprune.core.plan import AtOnce, Plan
 
 
 @register("static", paper="", family="magnitude", moves=False)
-@dataclass
+@dataclass(kw_only=True)
 class Static(Score):
     """Keep the zeros that are there; where a higher sparsity is asked for, cut the smallest weights once."""
 
     takes_zeros: ClassVar[bool] = True
+    plan: Plan = AtOnce()
 
     def final_budget(self, group: Group) -> int:
         for layer in group.layers:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rankprune.core.method import register
-from rankprune.core.schedules import Step
+from rankprune.core.plan import Periodic, Plan
 from rankprune.methods.shared.sparse_learning import SparseLearning
 
 
 @register(
     "svite", paper="Chen et al. 2021, arXiv:2106.04533", family="drop and grow", needs=("grad",),
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class SViTE(SparseLearning):
     """RigL for transformers under AdamW: drop the smallest, grow by gradient, rarely, and after the optimizer step.
 
@@ -20,5 +20,5 @@ class SViTE(SparseLearning):
     here the counts of the ERK distribution are exact. Their Adam moments stay behind the mask; ours are zero there.
     """
 
-    distribution: str = field(default="erk", kw_only=True)
-    update_end: Step | None = field(default=0.8, kw_only=True)
+    distribution: str = "erk"
+    plan: Plan = Periodic(update_end=0.8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
+from rankprune.core.plan import AtOnce, Plan, check_rounds
 from rankprune.methods.shared.probe import batches, probing, refuse_shards
-from rankprune.methods.shared.rounds import check_rounds
 
 # Their affine part alone passes a signal on in proportion; batch norm in eval mode does so by itself.
 _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
@@ -22,7 +22,7 @@ _NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 @register(
     "synflow", paper="Tanaka et al. 2020, arXiv:2006.05467", family="at initialisation", moves=False, needs=("data",),
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class SynFlow(Score):
     """Cut before training, in many small rounds, the weights that carry least of the flow from input to output.
 
@@ -32,14 +32,14 @@ class SynFlow(Score):
     data only the shape of the first input is used.
     """
 
-    rounds: int = field(default=100, kw_only=True)
+    plan: Plan = AtOnce()
+    rounds: int = 100
 
     def __post_init__(self) -> None:
-        check_rounds("synflow", self.rounds)
+        check_rounds(self.rounds)
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        assert layer.scratch is not None
-        return layer.scratch.clone()
+        return layer.temp["flow"].clone()
 
     def start(self, group: Group) -> None:
         refuse_shards(group)
@@ -50,7 +50,7 @@ class SynFlow(Score):
         density = group.final / group.total
         for number in range(1, self.rounds + 1):
             for layer, flow in zip(group.layers, synaptic_flow(group, inputs)):
-                layer.scratch = flow
+                layer.temp["flow"] = flow
             last = number == self.rounds
             self.cut_to(group, group.final if last else round(group.total * density ** (number / self.rounds)))
 

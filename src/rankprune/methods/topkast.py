@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,9 +14,8 @@ from rankprune.core.method import Group, Latent, PrunableLayer, register
 
 @register(
     "topkast", paper="Jayakumar et al. 2020, arXiv:2106.03517", family="latent", needs=("grad",),
-    state="a latent a weight, the backward set",
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class TopKAST(Latent):
     """The forward pass uses each layer's largest weights A; gradients train the wider set B of the next largest too.
 
@@ -25,10 +24,10 @@ class TopKAST(Latent):
     unless `backward_sparsity` says otherwise (0: all weights are trained).
     """
 
-    distribution: str = field(default="erk", kw_only=True)
-    backward_sparsity: float | None = field(default=None, kw_only=True)
-    penalty: float = field(default=1e-4, kw_only=True)
-    norm: Literal[1, 2] = field(default=2, kw_only=True)  # of the penalty: |w|, or w²/2
+    distribution: str = "erk"
+    backward_sparsity: float | None = None
+    penalty: float = 1e-4
+    norm: Literal[1, 2] = 2  # of the penalty: |w|, or w²/2
 
     def __post_init__(self) -> None:
         if self.norm not in (1, 2):
@@ -45,11 +44,8 @@ class TopKAST(Latent):
         return count
 
     def start(self, group: Group) -> None:
-        super().start(group)
-        self.update(group)
-
-    def reached_at(self, group: Group) -> int:
-        return 0  # sparse from the start
+        self.make_latents(group)
+        self.update(group)  # also where the plan begins dense: it sets B
 
     def update(self, group: Group) -> None:
         count = self.backward_count(group)

@@ -16,7 +16,7 @@ from rankprune.methods.shared.fisher_surgery import FisherSurgery
 @register(
     "woodfisher", paper="Singh & Alistarh 2020, arXiv:2004.14340", family="second order", needs=("data", "loss"),
 )  # fmt: skip
-@dataclass
+@dataclass(kw_only=True)
 class WoodFisher(FisherSurgery):
     """Cut gradually the weights that cost least under a quadratic model of the loss, and correct the others for it.
 
@@ -40,6 +40,5 @@ class WoodFisher(FisherSurgery):
         return inverse_diagonal(curvature, self.damping, self.block)
 
     def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
-        assert layer.scratch is not None
-        force = torch.where(before & ~layer.mask, layer.weight / layer.scratch, 0.0).flatten()
+        force = torch.where(before & ~layer.mask, layer.weight / layer.temp["inverse_diagonal"], 0.0).flatten()
         return inverse_product(curvature, force, self.damping, self.block)

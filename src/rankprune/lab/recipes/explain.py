@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, get_args
 
 from rankprune._util import nearest
-from rankprune.core.method import list_methods, method_info
+from rankprune.core.registry import list_methods, method_info, settings_of
 
 from .errors import shorten
 from .schema import Section
@@ -42,7 +41,7 @@ def reason(error: Any) -> str:
 
 def _is_of_a_method(key: str) -> bool:
     """Whether some method has a hyper-parameter of this name."""
-    return any(key == field.name for name in list_methods() for field in fields(method_info(name).cls))
+    return any(key in settings_of(method_info(name).cls) for name in list_methods())
 
 
 def _keys(schema: type[BaseModel], place: Sequence[str]) -> list[str]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from rankprune._util import closest, nearest
 from rankprune.core.method import list_methods, method_info
-from rankprune.core.registry import settings_for
+from rankprune.core.registry import settings_for, settings_of
 from rankprune.extras import create_extra, list_extras
 
 from . import yaml_file
@@ -118,8 +117,7 @@ def _checked(method: Method, name: str) -> Method:
             create_extra(extra, **options)
     except (TypeError, ValueError) as error:
         raise RecipeError(f"{name}: {error}") from None
-    hints = get_type_hints(cls)
-    hints = {f.name: hints[f.name] for f in fields(cls) if f.init and f.name != "sparsity"}
+    hints = {key: hint for key, hint in settings_of(cls).items() if key not in ("sparsity", "plan")}
     typed: dict[str, Any] = {}
     for key, value in hyper.items():
         if key not in hints:

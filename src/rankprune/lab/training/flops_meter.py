@@ -30,7 +30,7 @@ class FlopsMeter:
         if self._sparsifier is None:
             return 2.0 * 3 * self._dense * self._samples
         before = self._sparse
-        moved = [group for group in self._groups if self._sparsifier.step in group.updates()]
+        moved = [group for group in self._groups if self._sparsifier.step in group.plan.steps]
         if moved:
             self._sparse = self._count()
         by_gradient = any("grad" in group.method.info.needs for group in moved)

@@ -78,7 +78,7 @@ def describe_updates(task: Task) -> dict[str, Any]:
     if task.sparsifier is None:
         return {}
     (group,) = task.sparsifier.groups
-    found: dict[str, Any] = {"updates": len(group.updates())}
+    found: dict[str, Any] = {"updates": len(group.plan.steps)}
     if task.survival is not None:
         task.survival.look(group)
         found["survival"] = task.survival.shares(group)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rankprune.core.method import method_info
+from rankprune.core.registry import method_info, settings_of
 from rankprune.lab.data import DataModule
 from rankprune.lab.data.generate import write_coco, write_image_folder
 from rankprune.lab.data.memory import Images, MemoryData
@@ -48,7 +47,7 @@ def smaller(recipe: Recipe, processes: int = 1) -> Recipe:
     if recipe.data.name == "coco":
         over["model"]["args"] = {"min_size": [96, 128], "max_size": 192}
     if recipe.method is not None:
-        known = {field.name for field in fields(method_info(base_method(recipe.method.name)).cls)}
+        known = settings_of(method_info(base_method(recipe.method.name)).cls)
         over["method"] = {key: value for key, value in _METHOD.items() if key in known}
     return check(merge(to_dict(recipe), over))
 

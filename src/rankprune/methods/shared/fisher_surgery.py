@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -13,8 +13,8 @@ from rankprune.core.method import Group, PrunableLayer
 from .surgery import Surgery
 
 
-@dataclass
-class FisherSurgery(Surgery, ABC):
+@dataclass(kw_only=True)
+class FisherSurgery(Surgery):
     """Each pruning measures the curvature of every layer, ranks the weights by it, and corrects those that stay.
 
     The curvature is the empirical Fisher of `gradients` gradients over `minibatch` samples each, in blocks of `block`
@@ -22,14 +22,13 @@ class FisherSurgery(Surgery, ABC):
     for some layers at a time (never less than one), twice: once to rank and once to correct.
     """
 
-    gradients: int = field(default=400, kw_only=True)
-    minibatch: int = field(default=1, kw_only=True)
-    block: int = field(default=2000, kw_only=True)
-    damping: float = field(default=1e-5, kw_only=True)
-    memory: int = field(default=2 * 10**9, kw_only=True)
+    gradients: int = 400
+    minibatch: int = 1
+    block: int = 2000
+    damping: float = 1e-5
+    memory: int = 2 * 10**9
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for name in ("gradients", "minibatch", "block", "damping"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{self.info.name} has {name}={getattr(self, name)!r}: it must be positive")
@@ -44,7 +43,7 @@ class FisherSurgery(Surgery, ABC):
 
     @abstractmethod
     def importance(self, layer: PrunableLayer, curvature: Tensor) -> Tensor:
-        """What the score is made of, flat; it becomes `layer.scratch`."""
+        """What the score is made of, flat; it becomes `layer.temp["inverse_diagonal"]`."""
 
     @abstractmethod
     def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
@@ -56,7 +55,7 @@ class FisherSurgery(Surgery, ABC):
         for part in parts:
             held = self.curvature(group, part)
             for layer, found in zip(part, held):
-                layer.scratch = self.importance(layer, found).view(layer.shape).to(layer.weight)
+                layer.temp["inverse_diagonal"] = self.importance(layer, found).view(layer.shape).to(layer.weight)
         super().update(group)
         changes = {}
         for part in parts:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rankprune.core.budget import largest_remainder
 from rankprune.core.method import DropGrow, Group
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Redistributing(DropGrow):
     """A method says how many weights of a layer stay and what share of the freed ones each layer grows."""
 
-    distribution: str = field(default="uniform", kw_only=True)  # at the start only
+    distribution: str = "uniform"  # at the start only
 
-    def updates(self, total_steps: int) -> Sequence[int]:
+    def check(self) -> None:
+        super().check()
         if self.budget != "weights":
             raise ValueError(f"budget={self.budget!r} cannot hold while weights move between layers: use 'weights'")
-        return super().updates(total_steps)
 
     def stay(self, group: Group) -> list[int]:
         """How many weights of each layer stay."""

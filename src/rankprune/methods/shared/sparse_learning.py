@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -13,11 +13,11 @@ from rankprune.core.schedules import Value, cosine, value_at
 LEAST = 0.005
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SparseLearning(DropGrow):
     """After the optimizer step, drop the smallest and grow by gradient, until just before the last step of training."""
 
-    grow: Value = field(default=0.5, kw_only=True)
+    grow: Value = 0.5
 
     def fraction(self, group: Group) -> float:
         """The prune rate: a cosine over all of training from `grow` to 0.005."""

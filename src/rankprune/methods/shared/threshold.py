@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rankprune.core.method import Group, Latent, PrunableLayer
-from rankprune.core.schedules import Step, as_ramp, cubic
+from rankprune.core.plan import Ramp
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Thresholded(Latent):
     """The largest latents stay, each shrunk by the threshold: that of the largest one that does not.
 
@@ -21,26 +20,12 @@ class Thresholded(Latent):
     extra reserves) passes unshrunk.
     """
 
-    prune_start: Step = field(default=0.0, kw_only=True)
-    prune_end: Step = field(default=0.5, kw_only=True)
-    p: float = field(default=1.0, kw_only=True)
+    plan: Ramp = Ramp()
+    p: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.p > 0.0:
             raise ValueError(f"p={self.p!r} is no power: 1 is the soft threshold, 3 Feather's")
-
-    def updates(self, total_steps: int) -> Sequence[int]:
-        as_ramp(self.prune_start, self.prune_end, total_steps)
-        return super().updates(total_steps)
-
-    def scheduled(self, group: Group) -> int:
-        first, last = as_ramp(self.prune_start, self.prune_end, group.total_steps)
-        if group.step >= last:
-            return group.final
-        return round(cubic(group.total, group.final, last - first)(group.step - first))
-
-    def reached_at(self, group: Group) -> int:
-        return max(as_ramp(self.prune_start, self.prune_end, group.total_steps)[1], 1)
 
     def latent_at(self, layer: PrunableLayer, score: Tensor) -> Tensor:
         """The size of latent whose score this is; 0 for the score -inf."""
@@ -52,7 +37,7 @@ class Thresholded(Latent):
             layer.state["threshold"] = layer.weight.new_zeros(())
 
     def update(self, group: Group) -> None:
-        self.cut_to(group, self.scheduled(group))
+        self.cut_to(group, group.scheduled())
 
     def cut_to(self, group: Group, budget: int) -> None:
         """Keep the best by score within this budget, and set the thresholds at the largest that does not stay."""
@@ -68,7 +53,7 @@ class Thresholded(Latent):
         latent = layer.state["latent"]
         if 4 * int(torch.count_nonzero(layer.mask)) > latent.numel():
             return torch.where(layer.mask, self._shrunk(layer, latent, layer.reserved), 0.0)
-        kept = layer.mask.reshape(-1).nonzero().view(-1)  # a root is dear: only of the few that stay
+        kept = layer.mask.reshape(-1).nonzero().view(-1)  # pow() is expensive: apply it only to kept entries
         reserved = None if layer.reserved is None else layer.reserved.reshape(-1)[kept]
         image = latent.new_zeros(latent.numel())
         image[kept] = self._shrunk(layer, latent.reshape(-1)[kept], reserved)
