@@ -13,7 +13,7 @@ from torch import nn
 import rankprune as rp
 from _nets import NETS, adamw, batch, cnn, sgd, train
 from rankprune.core.budget import kept
-from rankprune.core.method import Latent
+from rankprune.core.form import MaskedForm
 
 METHODS = rp.list_methods()
 STEPS = 24
@@ -39,7 +39,7 @@ def check(sp: rp.Sparsifier, model: nn.Module) -> None:
     for group in sp.groups:
         for layer in group.layers:
             assert layer.weight[~layer.mask].count_nonzero() == 0, layer.name
-            if not isinstance(group.method, Latent) and not group.method.dense_state:
+            if type(group.form) is MaskedForm:
                 for tensor in layer.optimizer_state():
                     assert tensor[~layer.mask].count_nonzero() == 0, layer.name
 

@@ -64,7 +64,7 @@ def test_gradients_given_by_hand_or_changed_on_the_way_are_masked() -> None:
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer = sp.optimizers[0]
-    sp._clock.steps = 4
+    sp._hooks.clock.steps = 4
     optimizer.step()
     zeros_hold(sp)
 
@@ -76,7 +76,7 @@ def test_a_nan_at_a_dead_weight_does_no_harm() -> None:
     layer = sp.layers[0]
     train(model, optimizer, 1, 1)
     for _ in range(50):  # new gradients may come to lie where old ones were
-        sp._clock.steps = 1
+        sp._hooks.clock.steps = 1
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         layer.parameter.grad[~layer.mask] = float("nan")
@@ -287,7 +287,7 @@ def test_two_optimizers_are_one_step() -> None:
     muon = torch.optim.Muon(matrices, lr=0.01)
     adam = torch.optim.AdamW(rest, lr=1e-3)
     sp = attach(model, [muon, adam], "rpg", rank_layers="all")
-    assert sp._keeps_zeros == {muon: False, adam: True}
+    assert sp._hooks._keeps_zeros == {muon: False, adam: True}
     for step in range(1, 25):
         x, y = batch(step)
         nn.functional.cross_entropy(model(x), y).backward()

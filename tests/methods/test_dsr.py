@@ -11,7 +11,8 @@ from torch import nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.methods.dsr import lengthening
+from rankprune.core.plan import Run
+from rankprune.methods.dsr import LengtheningPeriod
 from rankprune.methods.shared.redistribute import share_out
 
 
@@ -50,7 +51,7 @@ def test_growth_in_proportion_to_survivors() -> None:
 
 
 def test_the_period_grows() -> None:
-    steps = lengthening(100, 19_000, 20_000)  # the authors' 200 epochs of 100 steps
+    steps = list(LengtheningPeriod(every=100, update_end=19_000).steps(Run(20_000, grows=True)))  # the authors' 200 epochs of 100 steps
     gaps = [b - a for a, b in itertools.pairwise(steps)]
     assert sorted(set(gaps)) == [100, 200, 400, 800]
     assert all(gap == (100 if a < 2500 else 200 if a < 8000 else 400 if a < 14000 else 800) for a, gap in zip(steps[:-1], gaps))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from rankprune.methods.shared.rounds import cut_share, evenly
 from torch import nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train
+from rankprune.core.plan import cut_share, evenly_spaced
 
 
 def two_layers() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -73,9 +73,9 @@ def test_each_layer_loses_just_what_is_below_q_sigma() -> None:
 
 
 def test_rounds_are_even_and_fit_a_short_run() -> None:
-    assert evenly(0, 60, 5) == [12, 24, 36, 48, 60]
-    assert evenly(2, 12, 5) == [4, 6, 8, 10, 12]
-    assert evenly(0, 3, 8) == [1, 2, 3]
+    assert evenly_spaced(0, 60, 5) == [12, 24, 36, 48, 60]
+    assert evenly_spaced(2, 12, 5) == [4, 6, 8, 10, 12]
+    assert evenly_spaced(0, 3, 8) == [1, 2, 3]
     assert rp.methods.PBW(0.9).updates(1) == [1]
 
 

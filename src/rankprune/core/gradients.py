@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +11,10 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.weak import TensorWeakRef
 
 from .layer import PrunableLayer
-from .method import Latent
 from .shards import is_sharded, local
+
+if TYPE_CHECKING:
+    from .method import Latent
 
 
 class GradientMask:

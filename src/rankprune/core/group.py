@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from . import budget as budgets
+from .form import MaskedForm
 from .layer import PrunableLayer
 from .plan import PlannedUpdates
 from .select import keep_largest, select
@@ -63,10 +64,14 @@ class Group:
     optimizers: Sequence[Optimizer] = ()
     state: dict[str, Any] = field(default_factory=dict)  # the method's own, beside that of its layers; saved
     plan: PlannedUpdates = field(init=False)  # when masks are updated, and the budgets: computed by `start`
+    form: MaskedForm = field(init=False)
     step: int = 0  # the optimizer step this update belongs to, from 1
     final: int = 0  # budget at the end, in weights (or MACs)
     budget: int = 0  # the declared budget now
     retry: bool = False  # the last update met NaN or Inf and waits
+
+    def __post_init__(self) -> None:
+        self.form = self.method.form(self.method)
 
     @property
     def total(self) -> int:

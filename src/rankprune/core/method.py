@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from . import budget as budgets
+from .form import LatentForm, MaskedForm
 from .group import Extra, Group
 from .growth import GROW_INITS, GrowInit, explore, idle, initial_values
 from .layer import PrunableLayer
@@ -59,7 +60,7 @@ class Method(metaclass=_FlatKeywords):
     """
 
     info: ClassVar[MethodInfo]
-    dense_state: ClassVar[bool] = False  # gradients and optimizer state stay dense at every step (SNFS)
+    form: ClassVar[type[MaskedForm]] = MaskedForm  # how weights are held: masked, with dense state (SNFS), as latents
     takes_zeros: ClassVar[bool] = False  # without a sparsity it keeps the zeros that it finds
     grows: ClassVar[bool] = False  # weights outside the mask may enter it
     cost: ClassVar[str] = "f"  # of an ordinary step as a share of a dense one, f that of a sparse forward pass
@@ -288,6 +289,7 @@ class Latent(Method):
     chosen at every step, and the gradient passes straight through.
     """
 
+    form: ClassVar[type[MaskedForm]] = LatentForm
     cost: ClassVar[str] = "(2f + 1)/3"  # the gradient of the weights is dense
     trains_cut: ClassVar[bool] = True  # whether a latent outside the mask gets a gradient
 

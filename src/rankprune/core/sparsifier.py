@@ -1,4 +1,4 @@
-"""The one stateful object, as a user sees it; `_hooks.py` is what it does around an optimizer step."""
+"""All a user touches: `attach`, and the `Sparsifier` it returns. What happens around a step is in `step.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .attach import Sources, build_groups, make_report
 from .averaging import averages, shows_average
 from .gradients import all_finite
 from .layer import canonical
-from .method import Extra, Group, Latent, Method
+from .method import Extra, Group, Method
 from .openmp import wait_asleep_late
 from .optimizers import unwrap
 from .shards import local
@@ -62,11 +62,13 @@ def attach(
     return Sparsifier(optimizers, groups, left_out)
 
 
-class Sparsifier(StepHooks):
+class Sparsifier:
     """Returned by `attach`. Reads: masks, step, sparsity, target, budget, summary(). Ends with finalize()."""
 
     def __init__(self, optimizers: list[Optimizer], groups: list[Group], left_out: Mapping[str, str]) -> None:
-        super().__init__(optimizers, groups)
+        self.optimizers, self.groups = optimizers, groups
+        self.layers = [layer for group in groups for layer in group.layers]
+        self._hooks = StepHooks(optimizers, groups)
         self.left_out = dict(left_out)
         self._report: Report | None = None
 
@@ -80,7 +82,7 @@ class Sparsifier(StepHooks):
     @property
     def step(self) -> int:
         """Optimizer steps taken since attach; those a GradScaler skipped do not count."""
-        return self._clock.steps
+        return self._hooks.clock.steps
 
     @property
     def sparsity(self) -> float:
@@ -137,7 +139,11 @@ class Sparsifier(StepHooks):
             layers[canonical(name)].mask.copy_(mask)
         for group in self.groups:
             group.budget = group.spent()
-        self._clean()
+        self._hooks.clean()
+
+    def detach(self) -> None:
+        """Take the hooks off and leave weights and masks as they are."""
+        self._hooks.detach()
 
     def apply_to(self, other: nn.Module) -> None:
         """Zero another copy of the model (an EMA, say) outside the masks."""
@@ -149,19 +155,19 @@ class Sparsifier(StepHooks):
 
     def state_dict(self) -> dict[str, Any]:
         """Clock, packed masks and the methods' state: plain tensors, numbers and strings."""
-        self._settle()
+        self._hooks.end_step()
         return _checkpoint.pack(self.groups, self.step)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken. Load the model and the optimizer as well, before or after, in any order."""
-        self._settle()
-        self._clock.steps = _checkpoint.unpack(state, self.groups)
-        self._dirty = self._restored = True
-        for layer, values in self._removed.items():
-            if not self._changed(layer):  # the weights were loaded before attach cut them
+        self._hooks.end_step()
+        self._hooks.clock.steps = _checkpoint.unpack(state, self.groups)
+        self._hooks.dirty = self._hooks.restored = True
+        for layer, values in self._hooks.removed.items():
+            if not self._hooks.rewritten(layer):  # the weights were loaded before attach cut them
                 layer.weight.copy_(values)
-        self._removed = {}
+        self._hooks.removed = {}
 
     def finalize(self, project: bool = False) -> Report:
         """Check that the target is reached exactly, leave true zeros in the weights, take the hooks off; report.
@@ -169,14 +175,14 @@ class Sparsifier(StepHooks):
         Off the target: raises NotAtTarget, or with `project=True` cuts the smallest weights at once.
         """
         if self._report is None:
-            self._settle()
+            self._hooks.end_step()
             self._check_trained(project)
             for group in self.groups:
                 if not group.at_target() and project:
                     group.project()
                 elif not group.at_target():
                     raise NotAtTarget(self._off_target(group))
-            self._clean()
+            self._hooks.clean()
             self._report = self.summary()
             for warning in self._report.warnings:
                 warnings.warn(warning, stacklevel=2)
@@ -193,13 +199,12 @@ class Sparsifier(StepHooks):
                     "attach to the optimizer whose step() is called, or pass project=True to end here"
                 )
         for optimizer in self.optimizers:
-            latent = any(isinstance(group.method, Latent) for group, _ in self._of(optimizer))
-            if latent and averages(optimizer) and not shows_average(optimizer):
+            if self._hooks.holds_latents(optimizer) and averages(optimizer) and not shows_average(optimizer):
                 raise ValueError(
                     f"{type(optimizer).__name__} is in training mode: call optimizer.eval() before finalize(), "
                     "so that the average it has found is what is kept"
                 )
-        self._clean()
+        self._hooks.clean()
         for layer in self.layers:
             if not all_finite([layer], grads=False):
                 raise ValueError(
@@ -213,16 +218,12 @@ class Sparsifier(StepHooks):
         """A sparsifier of the copied model and optimizer: deepcopy((model, optimizer, sp)) copies them together."""
         if any(layer.shards for layer in self.layers):
             raise TypeError("a sparsifier of sharded weights cannot be copied: load its state_dict() into another one")
-        self._settle()
+        self._hooks.end_step()
         for group in self.groups:  # batches are shared: a loader is not ours to copy
             memo[id(group.data)] = group.data
         twin: Sparsifier = object.__new__(type(self))
         memo[id(self)] = twin
-        own = {k: v for k, v in vars(self).items() if k not in ("_hooks", "_gradients", "_versions")}
-        vars(twin).update(copy.deepcopy(own, memo), _hooks=[], _gradients={})
-        twin._look()
-        if self._hooks:
-            twin._register()
+        vars(twin).update(copy.deepcopy(vars(self), memo))
         return twin
 
     def __reduce__(self) -> NoReturn:

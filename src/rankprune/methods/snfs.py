@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from rankprune.core.form import DenseStateForm, MaskedForm
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.schedules import Value
 from rankprune.core.shards import local
@@ -27,7 +28,7 @@ class SNFS(Redistributing, SparseLearning):
     later; here shares become integers that sum to the budget at once, so the count never drifts.
     """
 
-    dense_state: ClassVar[bool] = True
+    form: ClassVar[type[MaskedForm]] = DenseStateForm
     cost: ClassVar[str] = "(2f + 1)/3"
 
     grow: Value = 0.5  # declared here too: Redistributing comes first and inherits 0.3
