@@ -17,8 +17,6 @@ LEVEL = {
     "lab.errors": 7, "lab.losses": 7, "lab.models": 7, "lab.data": 7, "lab.bench": 8, "lab.recipes": 8, "lab.distributed": 8,
     "lab.training": 9, "lab.sweep": 10, "lab.report": 10, "lab.paper": 11, "cli": 12, "__main__": 13,
 }  # fmt: skip
-# Names resolved at run time, so that methods and extras can be found by name: not an arrow between rooms.
-LAZY = {("core", "methods"), ("core", "extras")}
 
 
 def room_of(module: str) -> str:
@@ -52,7 +50,7 @@ def test_imports_point_one_way(path: Path) -> None:
     room = room_of(module)
     for name in imported(path):
         other = room_of(name)
-        if other and other != room and (room, other) not in LAZY:
+        if other and other != room:
             assert LEVEL[other] < LEVEL[room], f"{module} imports {name}"
 
 

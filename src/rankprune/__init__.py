@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from . import flops as flops
     from . import methods as methods
     from . import rank as rank
+    from .core import plan as plan
     from .core import schedules as schedules
     from .core.method import DropGrow as DropGrow
     from .core.method import Extra as Extra
@@ -49,6 +50,7 @@ else:
         "flops": "flops",
         "methods": "methods",
         "rank": "rank",
+        "plan": "core.plan",
         "schedules": "core.schedules",
         "DropGrow": "core.method:DropGrow",
         "Extra": "core.method:Extra",

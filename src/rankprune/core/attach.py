@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from . import budget as budgets
 from .discover import find_layers, matches_name, survey
 from .method import Extra, Group, Method
-from .registry import create, method_info, settings_for
+from .registry import create, create_extra, list_extras, method_info, settings_for
 from .summary import Report
 
 FEW_UPDATES = 20  # below this, attach warns
@@ -83,9 +83,7 @@ def make_report(groups: Sequence[Group], left_out: Mapping[str, str], title: str
 
 def split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
     """A name such as "acdc+ham" is a method and the extras to add to it; `ham={"alpha": 100}` is for that extra."""
-    from rankprune.extras import create_extra, list_extras
-
-    options = {key: value for key, value in hyper.items() if key in list_extras() and isinstance(value, Mapping)}
+    options = {key: value for key, value in hyper.items() if isinstance(value, Mapping) and key in list_extras()}
     for extra, settings in options.items():
         create_extra(extra, **settings)  # checked also where this method has no such extra
     name, *extras = spec.split("+") if isinstance(spec, str) else [spec]

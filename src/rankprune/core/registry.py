@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, get_type_hints
 
 from rankprune._util import nearest
@@ -19,19 +20,31 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What is known of a method without running it."""
+    """What is known of a method without running it.
+
+    Attributes:
+        name: What `attach` takes.
+        cls: The subclass of Method.
+        description: The first line of its docstring.
+        paper: Where it was published.
+        family: Related methods share one.
+        exact: Whether the count is the declared budget at every step ("always") or only at the end ("end").
+        moves: Whether masks change during training.
+        needs: What it draws on beside the weights, of "grad", "data" and "loss".
+    """
 
     name: str
-    cls: Any  # the subclass of Method
+    cls: Any
     description: str
     paper: str
     family: str
-    exact: Exact  # the count is the declared budget at every step, or only at the end
-    moves: bool  # masks change during training
-    needs: frozenset[str]  # of {"grad", "data", "loss"}
+    exact: Exact
+    moves: bool
+    needs: frozenset[str]
 
 
 _METHODS: dict[str, MethodInfo] = {}
+_EXTRAS: dict[str, type] = {}
 _loaded = False
 
 
@@ -44,7 +57,22 @@ def register(
     moves: bool = True,
     needs: Iterable[str] = (),
 ) -> Callable[[Class], Class]:
-    """Class decorator that makes a method known by name."""
+    """Class decorator that makes a method known by name.
+
+    Args:
+        name: What `attach` will take.
+        paper: Where it was published.
+        family: A heading for lists.
+        exact: "end" where the count floats and is exact only at the end.
+        moves: Whether masks change during training.
+        needs: What it draws on beside the weights: "grad", "data", "loss".
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ValueError: The name is taken, or the class has no plan.
+    """
 
     def add(cls: Class) -> Class:
         if name in _METHODS and _METHODS[name].cls.__qualname__ != cls.__qualname__:
@@ -70,9 +98,18 @@ def list_methods(pattern: str = "*") -> list[str]:
 
 
 def method_info(name: str) -> MethodInfo:
-    """Paper, needs and class of a method; an unknown name is an error that names the nearest."""
-    _load_all()
-    if name not in _METHODS:
+    """What is known of a method.
+
+    Args:
+        name: As in `list_methods()`.
+
+    Returns:
+        Its class, paper, family and needs.
+
+    Raises:
+        ValueError: There is no such method; the message names the nearest.
+    """
+    if not _is_method(name):
         raise ValueError(f"there is no method {name!r}: {nearest(name, _METHODS)}")
     return _METHODS[name]
 
@@ -119,11 +156,52 @@ def settings_for(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
 
     Those of other methods are checked as well, so that a sweep does not stop at its last method for a misspelt name.
     """
-    _load_all()
-    named = {key: value for key, value in hyper.items() if key in _METHODS and isinstance(value, Mapping)}
+    named = {key: value for key, value in hyper.items() if isinstance(value, Mapping) and _is_method(key)}
     for other, settings in named.items():
         create(_METHODS[other].cls, settings)
     return {**{key: value for key, value in hyper.items() if key not in named}, **named.get(name, {})}
+
+
+def register_extra(cls: Class) -> Class:
+    """Class decorator that makes an extra known by its `name`."""
+    _EXTRAS[cls.name] = cls  # type: ignore[attr-defined]
+    return cls
+
+
+def list_extras(pattern: str = "*") -> list[str]:
+    """Names of the extras that match a shell pattern."""
+    importlib.import_module("rankprune.extras")
+    return sorted(fnmatch.filter(_EXTRAS, pattern))
+
+
+def create_extra(name: str, **options: Any) -> Any:
+    """Make an extra by name.
+
+    Args:
+        name: As in `list_extras()`.
+        **options: Its settings.
+
+    Returns:
+        The extra, for `attach(extras=[...])`.
+
+    Raises:
+        ValueError: There is no such extra or option; the message names the nearest.
+    """
+    if name not in list_extras():
+        raise ValueError(f"there is no extra {name!r}: {nearest(name, _EXTRAS)}")
+    known = _fields(_EXTRAS[name])
+    if unknown := [option for option in options if option not in known]:
+        raise ValueError(f"{name} has no option {unknown[0]!r}: {nearest(unknown[0], known)}")
+    return _EXTRAS[name](**options)
+
+
+def _is_method(name: str) -> bool:
+    """Whether there is a method of this name: its module alone is loaded, or all where no module is named so."""
+    if name not in _METHODS and name.isidentifier() and find_spec(f"rankprune.methods.{name}"):
+        importlib.import_module(f"rankprune.methods.{name}")
+    if name not in _METHODS:
+        _load_all()
+    return name in _METHODS
 
 
 def _load_all() -> None:
