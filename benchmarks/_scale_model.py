@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankprune.rank.gradient import cost
-from rankprune.rank.workers import owners
+from rankprune.rank.workers import assign_owners
 
 HISTOGRAM = (1 << 16) * 8  # bytes: counts of 16 bits of a score
 SELECTIONS = 4  # a layer takes part in: over all layers, and within it what falls out, what stays, what grows
@@ -56,7 +56,7 @@ def sharded(shapes: Sequence[tuple[int, int]], ranks: int, on: Measured, net: Ne
     """Weights split by rows over the ranks (FSDP2): histograms travel, a layer goes to its owner for rank work."""
     sizes = [m * n for m, n in shapes]
     costs = [cost(shape) for shape in shapes]
-    owner = owners(costs, ranks)
+    owner = assign_owners(costs, ranks)
     work, held = [0.0] * ranks, [0.0] * ranks
     for mine, operations, size in zip(owner, costs, sizes):
         work[mine] += operations * on.per_operation
@@ -82,7 +82,7 @@ def replicated(shapes: Sequence[tuple[int, int]], ranks: int, on: Measured, net:
     """Every rank holds all weights (DDP) and selects for itself; owners work rank gradients and broadcast them."""
     sizes = [m * n for m, n in shapes]
     costs = [cost(shape) for shape in shapes]
-    owner = owners(costs, ranks)
+    owner = assign_owners(costs, ranks)
     work = [0.0] * ranks
     for mine, operations in zip(owner, costs):
         work[mine] += operations * on.per_operation

@@ -116,5 +116,5 @@ def all_finite(layers: Sequence[PrunableLayer], grads: bool = True) -> bool:
     parts = [local(t.detach()) for t in tensors]
     sums = torch.stack([p.sum(dtype=torch.float32 if p.element_size() < 4 else None).double() for p in parts])
     bad = torch.count_nonzero(~torch.isfinite(sums))
-    shards = next((s.shards for s in layers if s.shards), None)
-    return not bool(shards.sum(bad) if shards else bad)
+    shards = next((s.shards for s in layers if s.shards), layers[0].shards)
+    return not bool(shards.sum(bad))

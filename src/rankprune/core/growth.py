@@ -25,7 +25,7 @@ def initial_values(layer: PrunableLayer, how: str) -> Tensor:
     if how == "original":
         return layer.state["original"]
     total = layer.weight.masked_fill(~layer.mask, 0.0).square().sum()
-    rms = ((layer.shards.sum(total) if layer.shards else total) / max(layer.kept(), 1)).sqrt()
+    rms = (layer.shards.sum(total) / max(layer.kept(), 1)).sqrt()
     numbers = torch.randn(layer.shape, generator=seeded(layer.seed, layer.step, f"{layer.key}/grown"))
     return layer.part(numbers).to(layer.weight) * rms * _SMALL
 

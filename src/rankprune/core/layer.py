@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from rankprune.prunable import Kind, standardises
 
 from .optimizer_state import zero_outside
-from .shards import RowShards, local
+from .shards import Shards, local
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CACHED = 2**18  # weights masked at a time on a CPU
@@ -43,7 +43,7 @@ class PrunableLayer:
     mask: Tensor
     transposed: bool = False
     cost: int = 1  # what one weight costs of the budget: 1, or its MACs
-    shards: RowShards | None = None
+    shards: Shards = field(default_factory=Shards)  # how ranks share it
     optimizer: Optimizer | None = None  # the one that steps this weight
     param_group: int = 0  # where in it
     state: dict[str, Any] = field(default_factory=dict)  # the method's own; saved with the masks
@@ -114,7 +114,7 @@ class PrunableLayer:
     def count(self, mask: Tensor) -> int:
         """True entries of a mask of this layer, over all ranks that share it."""
         count = torch.count_nonzero(mask)
-        return int(self.shards.sum(count) if self.shards else count)
+        return int(self.shards.sum(count))
 
     def kept(self) -> int:
         return self.count(self.mask)
@@ -132,11 +132,19 @@ class PrunableLayer:
 
     def whole(self, part: Tensor) -> Tensor:
         """The full tensor of which `part` lies here."""
-        return self.shards.gather(part) if self.shards else part
+        return self.shards.gather(part)
 
     def part(self, whole: Tensor) -> Tensor:
         """What lies here of a full tensor."""
-        return self.shards.scatter(whole) if self.shards else whole
+        return self.shards.scatter(whole)
+
+    def matrix(self, values: Tensor) -> Tensor:
+        """Values of the weight's shape with the output units first: (out, in, *kernel), also where it is transposed."""
+        return values.transpose(0, 1) if self.transposed else values
+
+    def like(self, matrix: Tensor) -> Tensor:
+        """Back from `matrix` to the weight's own layout."""
+        return matrix.transpose(0, 1) if self.transposed else matrix
 
     def optimizer_state(self) -> list[Tensor]:
         """The optimizer's tensors of the weight's shape: momenta and moments, whatever their names."""

@@ -260,9 +260,7 @@ def relative_importance(layer: PrunableLayer) -> Tensor:
     """|w| as a share of its row's sum plus as a share of its column's: the last weights of a neuron score high."""
     size = layer.weight.abs()
     rows = size.sum(dim=tuple(range(1, size.dim())), keepdim=True)
-    columns = size.sum(dim=(0, *range(2, size.dim())), keepdim=True)
-    if layer.shards:
-        columns = layer.shards.sum(columns)
+    columns = layer.shards.sum(size.sum(dim=(0, *range(2, size.dim())), keepdim=True))
     tiny = torch.finfo(size.dtype).tiny  # an empty row is 0 / tiny = 0
     return size / rows.clamp_min(tiny) + size / columns.clamp_min(tiny)
 

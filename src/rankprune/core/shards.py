@@ -14,20 +14,53 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def sharded(tensor: Tensor, name: str) -> RowShards | None:
-    """How this tensor is shared out by rows, or None where every rank has all of it."""
+def sharded(tensor: Tensor, name: str) -> Shards:
+    """How this tensor is shared out over ranks: by rows, or not at all."""
     if not is_sharded(tensor):
-        return None
+        return Shards()
     placements: tuple[Any, ...] = tensor.placements  # type: ignore[attr-defined]
     dims = [i for i, placement in enumerate(placements) if not placement.is_replicate()]
     if not dims:
-        return None
+        return Shards()
     if len(dims) > 1 or not placements[dims[0]].is_shard(0):
         raise ValueError(f"{name} is sharded as {placements}: only rows (Shard(0), as fully_shard does) are supported")
     return RowShards(tensor.device_mesh.get_group(dims[0]), tensor)  # type: ignore[attr-defined]
 
 
-class RowShards:
+class Shards:
+    """A tensor that lies whole on every rank: what is asked for is what is here. False as a condition."""
+
+    group: Any = None
+
+    def __bool__(self) -> bool:
+        return False
+
+    def sum(self, counts: Tensor) -> Tensor:
+        """The sum over the ranks that share the tensor."""
+        return counts
+
+    def max(self, value: Tensor) -> Tensor:
+        """The largest over the ranks that share the tensor."""
+        return value
+
+    def before(self, count: int) -> int:
+        """How many were counted on the ranks before this one."""
+        return 0
+
+    def gather(self, part: Tensor) -> Tensor:
+        """The whole tensor from its parts."""
+        return part
+
+    def gather_on(self, owner: int, part: Tensor) -> Tensor | None:
+        """The whole tensor on one rank, None on the others that share it."""
+        return part
+
+    def scatter(self, whole: Tensor) -> Tensor:
+        """This rank's part of the whole tensor."""
+        return whole
+
+
+class RowShards(Shards):
     """One tensor split by rows in rank order; histograms and counts travel, the tensor itself only for `gather`."""
 
     def __init__(self, group: dist.ProcessGroup, tensor: Tensor) -> None:
@@ -37,6 +70,9 @@ class RowShards:
         mine = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=local(tensor).device)
         mine[self.rank] = local(tensor).shape[0]
         self.rows: list[int] = self.sum(mine).tolist()
+
+    def __bool__(self) -> bool:
+        return True
 
     def sum(self, counts: Tensor) -> Tensor:
         counts = counts.clone()

@@ -31,7 +31,7 @@ class HAM(Extra):
         if layer.parameter.grad is not None:
             self.move(layer.weight, local(layer.parameter.grad), layer.lr)
             square = layer.weight.square().sum(dtype=torch.float64)
-            limit(layer.weight, layer.shards.sum(square) if layer.shards else square)
+            limit(layer.weight, layer.shards.sum(square))
 
     def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
         if parameter.dim() >= 2 and parameter.grad is not None:

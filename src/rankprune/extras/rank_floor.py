@@ -49,17 +49,17 @@ class RankFloor(Extra):
     def _choose(self, group: Group) -> None:
         """The reserved positions of every layer, as flat indices in its state."""
         ranked = {layer: layer.whole(candidates(layer)) for layer in group.layers}
-        covers = {layer: _COVERS[self.cover](_rows_first(ranked[layer], layer)) for layer in group.layers}
+        covers = {layer: _COVERS[self.cover](layer.matrix(ranked[layer])) for layer in group.layers}
         counts = {layer: int(self.share * int(cover.sum()) + 1e-9) for layer, cover in covers.items()}
         for layer, cover in covers.items():
             # A method that only cuts cannot bring a weight back: the old choice holds where the new one would need to.
-            gone = cover & ~_rows_first(layer.whole(layer.mask), layer)
+            gone = cover & ~layer.matrix(layer.whole(layer.mask))
             if isinstance(group.method, Score) and "floor" in layer.state and bool(gone.any()):
-                covers[layer] = _rows_first(_as_mask(layer), layer)
+                covers[layer] = layer.matrix(_as_mask(layer))
                 counts[layer] = layer.state["floor"].numel()  # it is the share already
         cap = _cap([(count, layer.cost) for layer, count in counts.items()], self.most * group.final)
         for layer, cover in covers.items():
-            at = _rows_first(cover, layer).reshape(-1).nonzero().view(-1)
+            at = layer.like(cover).reshape(-1).nonzero().view(-1)
             layer.state["floor"] = at[keep_largest(ranked[layer].reshape(-1)[at], min(counts[layer], cap))]
 
 
@@ -77,17 +77,13 @@ def candidates(layer: PrunableLayer) -> Tensor:
 def _largest(layer: PrunableLayer, values: Tensor) -> Tensor:
     """Over all ranks that share the layer, of which one may hold no row."""
     found = values.max() if values.numel() else values.new_tensor(-torch.inf)
-    return layer.shards.max(found) if layer.shards else found
+    return layer.shards.max(found)
 
 
 def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:
     """The largest that as a cap on every layer keeps the cost within the limit; wanted: counts and unit costs."""
     most = max((count for count, _ in wanted), default=0)
     return bisect_right(range(most + 1), limit, key=lambda cap: sum(min(n, cap) * cost for n, cost in wanted)) - 1
-
-
-def _rows_first(tensor: Tensor, layer: PrunableLayer) -> Tensor:
-    return tensor.transpose(0, 1) if layer.transposed else tensor
 
 
 def _as_mask(layer: PrunableLayer) -> Tensor:

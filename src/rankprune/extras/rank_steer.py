@@ -42,8 +42,8 @@ class RankSteer(Extra):
             return
         grad, cut = local(layer.parameter.grad), ~layer.mask
         whole = layer.whole(torch.where(layer.mask, layer.state["latent"], 0.0))
-        push = rank.rank_grad(whole.transpose(0, 1) if layer.transposed else whole, self.delta)
-        push = layer.part(push.transpose(0, 1) if layer.transposed else push)[cut]
+        push = layer.like(rank.rank_grad(layer.matrix(whole), self.delta))
+        push = layer.part(push)[cut]
         own = grad[cut]
         scale = self.kappa * root_mean_square(layer, own) / root_mean_square(layer, push).clamp_min(1e-30)
         grad[cut] = own + scale * push

@@ -31,13 +31,12 @@ class SparseOpt(Extra):
             local(layer.parameter.grad).div_(self.scale(layer))
 
     def scale(self, layer: PrunableLayer) -> Tensor:
-        """One number a weight: that of its row where it is active, 1 elsewhere."""
-        rows = layer.mask.transpose(0, 1) if layer.transposed else layer.mask
+        """One number per weight: that of its row where it is active, 1 elsewhere."""
+        rows = layer.matrix(layer.mask)  # (out, in, *kernel)
         density, share = rows.flatten(1).float().mean(1), layer.mask.float().mean()  # on the device: none waits
         if layer.shards:  # a row lies whole on one rank, unless the weight is transposed; the layer does not
             share = layer.shards.sum(layer.mask.float().sum()) / layer.numel
             if layer.transposed:
                 density = layer.shards.sum(rows.flatten(1).float().sum(1)) * len(rows) / layer.numel
         factor = (density / share.clamp_min(1e-12)).sqrt().view(-1, *[1] * (rows.ndim - 1))
-        factor = factor.transpose(0, 1) if layer.transposed else factor
-        return torch.where(layer.mask, factor, 1.0).to(layer.weight.dtype)
+        return torch.where(layer.mask, layer.like(factor), 1.0).to(layer.weight.dtype)

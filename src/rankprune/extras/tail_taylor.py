@@ -30,13 +30,12 @@ class TailTaylor(Extra):
 
     def score(self, layer: PrunableLayer, score: Tensor) -> Tensor:
         whole = layer.whole(torch.where(layer.mask, layer.value, 0.0))
-        matrix = whole.transpose(0, 1) if layer.transposed else whole
-        unit, tail = unit_and_tail(matrix, self.delta)
+        unit, tail = unit_and_tail(layer.matrix(whole), self.delta)
         energy = (unit * tail).sum()
         if not float(energy):
             return score
         mixed = (1 - self.mu) * unit.square() + (self.mu / energy) * unit * tail
-        return layer.part(mixed.transpose(0, 1) if layer.transposed else mixed).contiguous()
+        return layer.part(layer.like(mixed)).contiguous()
 
 
 def unit_and_tail(weight: Tensor, delta: float) -> tuple[Tensor, Tensor]:

@@ -108,8 +108,7 @@ def remember(group: Group) -> None:
     for layer in group.layers:
         layer.state["rewind"] = layer.weight.clone()
     for name, tensor in others(group):
-        shards = sharded(tensor.detach(), name)
-        group.state[name] = shards.gather(local(tensor.detach())) if shards else local(tensor.detach()).clone()
+        group.state[name] = sharded(tensor.detach(), name).gather(local(tensor.detach())).clone()
 
 
 def rewind(group: Group) -> None:
@@ -118,9 +117,8 @@ def rewind(group: Group) -> None:
         layer.weight.copy_(layer.state["rewind"])
     for name, tensor in others(group):
         if not masked_elsewhere(tensor):
-            shards = sharded(tensor.detach(), name)
             value = group.state[name].to(tensor.device)
-            local(tensor.detach()).copy_(shards.scatter(value) if shards else value)
+            local(tensor.detach()).copy_(sharded(tensor.detach(), name).scatter(value))
     for optimizer in group.optimizers:
         for parameter in [p for g in optimizer.param_groups for p in g["params"]]:
             if not masked_elsewhere(parameter) or any(parameter is layer.parameter for layer in group.layers):

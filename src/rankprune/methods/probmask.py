@@ -133,7 +133,7 @@ def project(layers: Sequence[PrunableLayer], budget: float) -> None:
 
     def total(shift: float) -> float:
         sums = [(s.state["probability"] - shift * s.cost).clamp_(0, 1).sum(dtype=torch.float64) for s in layers]
-        return math.fsum(s.cost * float(s.shards.sum(x) if s.shards else x) for s, x in zip(layers, sums))
+        return math.fsum(s.cost * float(s.shards.sum(x)) for s, x in zip(layers, sums))
 
     if total(0.0) > budget:
         low, high = 0.0, 1e-3  # a step moves little: look near 0 first

@@ -176,4 +176,4 @@ class SAFE(Latent):
 def length(gradients: dict[PrunableLayer, Tensor]) -> float:
     """The norm of all of them together; never 0."""
     squares = [(layer, grad.square().sum(dtype=torch.float64)) for layer, grad in gradients.items()]
-    return math.sqrt(sum(float(s.shards.sum(x) if s.shards else x) for s, x in squares)) + 1e-12
+    return math.sqrt(sum(float(layer.shards.sum(square)) for layer, square in squares)) + 1e-12

@@ -62,4 +62,4 @@ def momentum(layer: PrunableLayer) -> Tensor:
 def mean_momentum(layer: PrunableLayer) -> float:
     """Mean |momentum| over the active weights."""
     total = momentum(layer).abs().mul_(layer.mask).sum()
-    return float(layer.shards.sum(total) if layer.shards else total) / max(layer.kept(), 1)
+    return float(layer.shards.sum(total)) / max(layer.kept(), 1)

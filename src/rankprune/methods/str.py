@@ -63,7 +63,7 @@ class STR(Thresholded):
     def note_grad(self, layer: PrunableLayer) -> None:
         """∂L/∂s = -g'(s) Σ sign(W) ∂L/∂Ŵ over what is above the threshold."""
         pull, threshold = (layer.grad * layer.state["latent"].sign()).sum(), layer.state["threshold"]
-        layer.state["slope"] = -threshold * (1 - threshold) * (layer.shards.sum(pull) if layer.shards else pull)
+        layer.state["slope"] = -threshold * (1 - threshold) * layer.shards.sum(pull)
 
     def update(self, group: Group) -> None:
         for layer in group.layers:

@@ -14,7 +14,7 @@ import torch
 T = TypeVar("T")
 
 
-def owners(costs: Sequence[float], count: int) -> list[int]:
+def assign_owners(costs: Sequence[float], count: int) -> list[int]:
     """Which of `count` processes works each job: the costliest first, each to the one with the least to do so far.
 
     The longest then takes at most 4/3 of the best possible time (Graham 1969). A pure function: all ranks agree.

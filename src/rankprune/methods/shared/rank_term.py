@@ -83,7 +83,7 @@ def rms(layer: PrunableLayer, values: Tensor, where: Tensor) -> float:
     """Root mean square over the positions in `where`, or over all where there are none."""
     chosen = values[where] if layer.count(where) else values
     sums = torch.stack([chosen.double().square().sum(), chosen.new_tensor(chosen.numel(), dtype=torch.float64)])
-    energy, count = (layer.shards.sum(sums) if layer.shards else sums).tolist()
+    energy, count = layer.shards.sum(sums).tolist()
     return float((energy / count) ** 0.5) if count else 0.0
 
 

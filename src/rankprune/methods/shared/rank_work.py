@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rankprune.core.method import PrunableLayer
+from rankprune.core.shards import RowShards
 from rankprune.rank import rank_grads
 from rankprune.rank.gradient import cost
-from rankprune.rank.workers import owners as share_out
+from rankprune.rank.workers import assign_owners
 
 
 def rank_gradients(layers: Sequence[PrunableLayer], delta: float, model: nn.Module | None = None) -> list[Tensor]:
@@ -24,9 +25,9 @@ def rank_gradients(layers: Sequence[PrunableLayer], delta: float, model: nn.Modu
     peers = _peers(model, layers)
     if peers is None or not layers:
         return _gradients(layers, [layer.weight for layer in layers], delta)
-    owners = share_out([cost(_matrix_shape(layer)) for layer in layers], dist.get_world_size(peers))
+    owners = assign_owners([cost(_matrix_shape(layer)) for layer in layers], dist.get_world_size(peers))
     me = dist.get_rank(peers)
-    wholes = [s.shards.gather_on(o, s.weight) if s.shards else s.weight for o, s in zip(owners, layers)]
+    wholes = [layer.shards.gather_on(owner, layer.weight) for owner, layer in zip(owners, layers)]
     mine = [i for i, owner in enumerate(owners) if owner == me]
     own = _gradients([layers[i] for i in mine], [wholes[i] for i in mine], delta)  # type: ignore[misc]
     found: dict[int, Tensor] = dict(zip(mine, own))
@@ -40,7 +41,7 @@ def _deal_out(
     parts: list[Tensor] = []
     under_way: list[Any] = []
     for i, (layer, owner) in enumerate(zip(layers, owners)):
-        if layer.shards:
+        if isinstance(layer.shards, RowShards):
             parts.append(layer.shards.scatter_from(owner, found.pop(i, None), layer.weight))
             continue
         part = found[i].contiguous() if i in found else layer.weight.new_empty(layer.weight.shape)
@@ -53,18 +54,17 @@ def _deal_out(
 
 
 def _gradients(layers: Sequence[PrunableLayer], weights: Sequence[Tensor], delta: float) -> list[Tensor]:
-    grads = rank_grads([w.transpose(0, 1) if s.transposed else w for w, s in zip(weights, layers)], delta)
-    return [grad.transpose(0, 1) if layer.transposed else grad for grad, layer in zip(grads, layers)]
+    grads = rank_grads([layer.matrix(weight) for layer, weight in zip(layers, weights)], delta)
+    return [layer.like(grad) for layer, grad in zip(layers, grads)]
 
 
 def _peers(model: nn.Module | None, layers: Sequence[PrunableLayer]) -> Any:
     """The processes that train this model together; None where there is one."""
     for layer in layers:
-        if layer.shards:
+        if layer.shards.group is not None:
             return layer.shards.group
     return model.process_group if isinstance(model, DistributedDataParallel) else None
 
 
 def _matrix_shape(layer: PrunableLayer) -> tuple[int, int]:
-    rows, columns = (layer.shape[1], layer.shape[0]) if layer.transposed else (layer.shape[0], layer.shape[1])
-    return rows, columns * (layer.numel // (rows * columns))
+    return layer.rows, layer.numel // layer.rows

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rankprune.core.shards import RowShards
+from rankprune.core.shards import Shards
 
 _ROUNDS = 100
 
@@ -24,14 +24,14 @@ class Part(NamedTuple):
 
     values: Tensor
     cost: int = 1
-    shards: RowShards | None = None
+    shards: Shards = Shards()
 
     def sum(self, sums: Tensor) -> Tensor:
-        return self.shards.sum(sums) if self.shards else sums
+        return self.shards.sum(sums)
 
     def max(self, values: Tensor) -> float:
         found = values.max() if values.numel() else values.new_tensor(-torch.inf)  # a rank may hold no row
-        return float(self.shards.max(found) if self.shards else found)
+        return float(self.shards.max(found))
 
 
 def price(parts: Sequence[Part], budget: float, beta: float, start: float = math.nan, tolerance: float = 1e-5) -> float:

@@ -70,4 +70,4 @@ def largest_cut(layer: PrunableLayer, score: Tensor) -> Tensor:
     """The largest score outside the mask, over all ranks that share the layer; -inf where all stays."""
     cut = score.masked_fill(layer.mask, -torch.inf)
     found = cut.max() if cut.numel() else cut.new_tensor(-torch.inf)  # a rank may hold no row
-    return found if layer.shards is None else layer.shards.max(found)
+    return layer.shards.max(found)
