@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 import rankprune as rp
 from _nets import cnn, sgd, train
+from rankprune.core.shards import Shards
 from rankprune.methods.probmask import logit, project
 
 
 def layers(*values: list[float], costs: tuple[int, ...] = (1, 1)) -> list[SimpleNamespace]:
     states = [{"probability": torch.tensor(v, dtype=torch.float64)} for v in values]
-    return [SimpleNamespace(state=state, shards=None, cost=cost) for state, cost in zip(states, costs)]
+    return [SimpleNamespace(state=state, shards=Shards(), cost=cost) for state, cost in zip(states, costs)]
 
 
 @pytest.mark.parametrize(("costs", "budget"), [((1, 1), 2.5), ((4, 1), 6.0)])

@@ -15,20 +15,20 @@ from torch import nn
 import rankprune as rp
 from _ranks import on_ranks
 from rankprune.methods.shared import rank_work as _rank_work
-from rankprune.rank.workers import owners
+from rankprune.rank.workers import assign_owners
 
 COSTS = st.lists(st.integers(1, 20), min_size=1, max_size=7)
 
 
 def test_the_costliest_goes_first_to_the_idlest() -> None:
-    assert owners([1, 5, 4, 3, 3], 2) == [1, 0, 1, 1, 0]  # 5 to 0, 4 to 1, 3 to 1 (4 < 5), 3 to 0 (5 < 7), 1 to 1 (7 < 8)
-    assert owners([2, 2], 4) == [0, 1]
-    assert owners([], 3) == []
+    assert assign_owners([1, 5, 4, 3, 3], 2) == [1, 0, 1, 1, 0]  # 5 to 0, 4 to 1, 3 to 1 (4 < 5), 3 to 0 (5 < 7), 1 to 1 (7 < 8)
+    assert assign_owners([2, 2], 4) == [0, 1]
+    assert assign_owners([], 3) == []
 
 
 @given(COSTS, st.integers(1, 3))
 def test_the_longest_is_within_graham_s_bound(costs: list[int], count: int) -> None:
-    load = [sum(c for c, o in zip(costs, owners(costs, count)) if o == rank) for rank in range(count)]
+    load = [sum(c for c, o in zip(costs, assign_owners(costs, count)) if o == rank) for rank in range(count)]
     assert sum(load) == sum(costs)
     best = min(
         max(sum(c for c, o in zip(costs, deal) if o == rank) for rank in range(count))
