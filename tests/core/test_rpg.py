@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -215,7 +216,8 @@ def test_defaults_are_the_authors() -> None:
 def test_authors_imagenet_timetable() -> None:
     """125,100 steps, ΔT 100, prune_end 0.9: 1125 ramp updates, the target first at step 112,600."""
     method = rp.methods.RPG(0.9)
-    assert method._ramp(125_100) == 1125
+    run = method.run(125_100)
+    assert method.plan.reached(replace(run, steps=method.plan.steps(run))) == 112_600
     assert method.updates(125_100)[-1] == 112_600
     late = rp.methods.RPG(0.9, update_end=0.901)
     assert len(late.updates(125_100)) == 1127

@@ -18,9 +18,9 @@ ROW = re.compile(r"^\| (`[^|]*`) \| ([^|]*) \|", re.M)
 
 
 def defaults(name: str) -> dict[str, Any]:
-    found = {}
     cls = rp.method_info(name).cls
-    for field in (*fields(cls.plan), *fields(cls)):
+    found = {field.name: getattr(cls.plan, field.name) for field in fields(cls.plan)}
+    for field in fields(cls):
         found[field.name] = field.default_factory() if field.default_factory is not MISSING else field.default
     return found
 

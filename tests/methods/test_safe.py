@@ -229,7 +229,7 @@ def test_short_runs_split_more_often_and_pull_harder(steps: int, period: int, la
     method = rp.methods.SAFE()
     assert method.period(steps) == period
     assert method.strength(1, steps) == 0.0
-    assert method.strength(method.last(steps) + 1, steps) == pytest.approx(lam)
+    assert method.strength(method.updates(steps)[-1] + 1, steps) == pytest.approx(lam)
 
 
 def test_settings_are_checked() -> None:

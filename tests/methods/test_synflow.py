@@ -151,5 +151,5 @@ def test_only_the_shape_of_the_data_counts() -> None:
 
 
 def test_no_number_of_rounds() -> None:
-    with pytest.raises(ValueError, match="synflow has rounds=0, which is not a number of prunings"):
+    with pytest.raises(ValueError, match="rounds=0 is not a number of rounds"):
         rp.methods.SynFlow(rounds=0)

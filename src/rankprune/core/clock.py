@@ -1,12 +1,19 @@
-"""Counts optimizer steps without looking at a device until it must."""
+"""The optimizer steps taken, counted without looking at a device until it must, and the step under way."""
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from .group import Group
+    from .layer import PrunableLayer
 
 
 class Clock:
@@ -17,33 +24,57 @@ class Clock:
     """
 
     def __init__(self) -> None:
-        self._sure = 0
-        self._unsure = 0  # steps that left a flag, and how many of them were skipped
+        self._confirmed = 0
+        self._pending = 0  # steps that left a flag, and how many of them were skipped
         self._skips: Tensor | None = None
 
     @property
     def steps(self) -> int:
         if self._skips is not None:
-            self.steps = self._sure + self._unsure - int(self._skips.item())
-        return self._sure
+            self.steps = self._confirmed + self._pending - int(self._skips.item())
+        return self._confirmed
 
     @steps.setter
     def steps(self, value: int) -> None:
-        self._sure, self._unsure, self._skips = value, 0, None
+        self._confirmed, self._pending, self._skips = value, 0, None
 
     def tick(self, skipped: Tensor | None) -> None:
         if skipped is None:
-            self._sure += 1
+            self._confirmed += 1
             return
         flag = skipped.ne(0).to(torch.int64)
-        self._unsure += 1
+        self._pending += 1
         self._skips = flag if self._skips is None else self._skips + flag.to(self._skips.device)
 
     def due(self, updates: Sequence[int], within: int = 1) -> bool:
         """Whether one of the next `within` steps is among `updates` (sorted)."""
-        index = bisect.bisect_right(updates, self._sure)
-        if index == len(updates) or self._sure + self._unsure + within < updates[index]:
+        index = bisect.bisect_right(updates, self._confirmed)
+        if index == len(updates) or self._confirmed + self._pending + within < updates[index]:
             return False
         following = self.steps + 1
         index = bisect.bisect_left(updates, following)
         return index < len(updates) and updates[index] < following + within
+
+
+@dataclass
+class Step:
+    """The step under way: from the first optimizer's pre-hook to the last one's post-hook.
+
+    Attributes:
+        updating: Groups whose masks move in it.
+        skipped: The flag of a fused optimizer that decides by itself whether to step.
+        stepped: Optimizers that have taken part.
+        swapped: Layers whose latents stand in the weights' place, with their group.
+        stashed: Gradients set aside while a mask update replaces the step of an optimizer.
+    """
+
+    updating: list[Group] = field(default_factory=list)
+    skipped: Tensor | None = None
+    stepped: list[Optimizer] = field(default_factory=list)
+    swapped: dict[PrunableLayer, Group] = field(default_factory=dict)
+    stashed: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = field(default_factory=dict)
+
+    @property
+    def replaced(self) -> bool:
+        """Whether a mask update stands in for the optimizer step."""
+        return any(group.method.replaces_optimizer_step() for group in self.updating)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from . import budget as budgets
 from .form import MaskedForm
 from .layer import PrunableLayer
-from .plan import PlannedUpdates
+from .planned import PlannedUpdates
 from .select import keep_largest, select
 from .summary import LayerCount, Timetable
 

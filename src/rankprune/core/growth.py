@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from torch import Tensor
 from .layer import PrunableLayer, seeded
 
 GrowInit = Literal["zero", "gradient", "random", "original"]
-GROW_INITS: tuple[str, ...] = get_args(GrowInit)
 _SMALL = 0.1  # of the root mean square of a layer's active weights
 
 

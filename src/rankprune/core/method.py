@@ -17,10 +17,10 @@ from torch import Tensor
 from . import budget as budgets
 from .form import LatentForm, MaskedForm
 from .group import Extra, Group
-from .growth import GROW_INITS, GrowInit, explore, idle, initial_values
+from .growth import GrowInit, explore, idle, initial_values
 from .layer import PrunableLayer
 from .plan import EveryStep, Periodic, Plan, Run
-from .registry import MethodInfo, list_methods, method_info, register, route_to_plan
+from .registry import MethodInfo, check_choices, list_methods, method_info, register, route_to_plan
 from .schedules import Value, cosine, value_at
 
 __all__ = [
@@ -40,12 +40,15 @@ __all__ = [
 
 
 class _FlatKeywords(ABCMeta):
-    """Lets a method be made with the settings of its plan beside its own: `RPG(lam=4.0, every=100)`."""
+    """Lets a method be made with the settings of its plan beside its own, `RPG(lam=4.0, every=100)`; checks them."""
 
     if not TYPE_CHECKING:
 
         def __call__(cls, *args: Any, **settings: Any) -> Any:
-            return super().__call__(*args, **route_to_plan(cls, settings))
+            made = super().__call__(*args, **route_to_plan(cls, settings))
+            check_choices(made)
+            check_choices(made.plan)
+            return made
 
 
 @dataclass
@@ -183,10 +186,6 @@ class DropGrow(Method):
     grow_init: GrowInit = "zero"
 
     def check(self) -> None:
-        choices = {"drop": ("magnitude", "relative"), "growth": ("top", "sampled"), "grow_init": GROW_INITS}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
         if not callable(self.grow) and not (isinstance(self.grow, (int, float)) and 0.0 <= self.grow <= 1.0):
             raise ValueError(f"grow={self.grow!r} is not a share of a layer: give 0 to 1, such as 0.3, or a schedule")
 

@@ -33,10 +33,28 @@ def prune(
     data: Iterable[Any] | None = None,
     loss_fn: Callable[..., Tensor] | None = None,
 ) -> Report:
-    """Prune the model in place, at once, and report. To train on with the zeros kept, attach "static".
+    """Prune the model in place, at once. To train on with the zeros kept, attach "static".
 
-    The default cuts by magnitude with LAMP's counts per layer, as one global threshold can empty whole layers. With
-    another method, `distribution` is its own unless given.
+    Args:
+        model: The network; its weights are changed.
+        method: A name, or a configured method, that can prune without training. The default cuts by magnitude with
+            LAMP's counts per layer, as one global threshold can empty whole layers.
+        sparsity: The share of the prunable weights to cut.
+        distribution: How layers share the budget; None: as the method has it.
+        seed: Of random scores.
+        dense: Weights to leave dense, by glob or by module type.
+        include: Weights to prune that are not by default, by glob or by module type.
+        data: Batches (inputs, targets), for methods whose `needs` name "data".
+        loss_fn: `loss_fn(outputs, targets)`, for methods whose `needs` name "loss".
+
+    Returns:
+        The weights kept per layer; prints as a table.
+
+    Raises:
+        ValueError: The method prunes while training, or a setting is wrong.
+
+    Example:
+        print(rp.prune(model, sparsity=0.9))
     """
     info = method_info(method) if isinstance(method, str) else method.info
     hyper = {} if distribution is None else {"distribution": distribution}
@@ -65,8 +83,20 @@ def sensitivity(
     sparsities: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.98),
     dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
 ) -> dict[str, dict[float, float]]:
-    """What `evaluate(model)` gives with one layer at a time cut by magnitude; the model is left as it was."""
-    groups, _ = build_groups(Sources(model), "magnitude", 0.5, 1, dense, 0, (), {})
+    """Measure what pruning each layer alone, by magnitude, costs; the model is left as it was.
+
+    Args:
+        model: The network.
+        evaluate: Called with the model; returns a number such as its accuracy.
+        sparsities: The sparsities to try in each layer.
+        dense: Weights to leave out, by glob or by module type.
+
+    Returns:
+        What `evaluate` gave, by layer and sparsity.
+    """
+    groups, _ = build_groups(
+        Sources(model), "magnitude", sparsity=0.5, total_steps=1, dense=dense, seed=0, extras=(), hyper={}
+    )
     found: dict[str, dict[float, float]] = {}
     for layer in groups[0].layers:
         found[layer.name] = {sparsity: _with_layer_cut(model, layer, sparsity, evaluate) for sparsity in sparsities}
@@ -87,7 +117,16 @@ def _with_layer_cut(
 
 @torch.no_grad()
 def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = None) -> None:
-    """Re-estimate the running statistics of BatchNorm as plain averages over the batches of a loader."""
+    """Re-estimate the running statistics of BatchNorm as plain averages over the batches of a loader.
+
+    Args:
+        model: The network; its BatchNorm buffers are changed.
+        loader: Batches: inputs, or (inputs, …).
+        batches: How many to use; None: all.
+
+    Raises:
+        ValueError: The loader gave no batch.
+    """
     waiting = islice(loader, batches)
     first = list(islice(waiting, 1))  # before anything is reset
     if not first:

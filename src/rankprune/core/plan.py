@@ -1,17 +1,15 @@
 """When masks are updated and how many weights stay: small frozen values, a field of every method.
 
-A `Plan` is what a user or a method chooses; `PlannedUpdates` is what attach computes from it, once.
+A `Plan` is what a user or a method chooses; `planned.PlannedUpdates` is what attach computes from it, once.
 """
 
 from __future__ import annotations
 
-import bisect
-import math
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from .rounds import check_rounds, evenly_spaced, left_after, rounds_at_rate
 from .schedules import Schedule, Step, as_step, check_every, choose_every, cubic, exponential
 
 
@@ -171,11 +169,6 @@ class Gradual(Periodic):
     prune_end: Step = 0.9
     density_schedule: Literal["exponential", "cubic"] = "exponential"
 
-    def steps(self, run: Run) -> Sequence[int]:
-        if self.density_schedule not in ("exponential", "cubic"):
-            raise ValueError(f"density_schedule={self.density_schedule!r} is unknown: use 'exponential' or 'cubic'")
-        return super().steps(run)
-
     def budget(self, done: int, run: Run) -> int:
         last = self._last(run)
         if done == 0:
@@ -259,7 +252,7 @@ class SpacedRounds(Plan):
     def budget(self, done: int, run: Run) -> int:
         if not run.steps:
             return run.final
-        return left_after(run, done, len(run.steps)) if done else run.total
+        return left_after(run.total, run.final, done, len(run.steps)) if done else run.total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,63 +331,3 @@ class Phases(Plan):
             prune, restore = tuple(self.prune_at), tuple(self.restore_at)
             raise ValueError(f"prune_at={prune} must end later than restore_at={restore}: the run ends sparse")
         return dict(sorted(events.items()))
-
-
-class PlannedUpdates:
-    """The updates of one group of weights: steps and budgets, computed once at attach.
-
-    Attributes:
-        steps: The optimizer steps of the updates.
-        budgets: The budget at attach, and after each update.
-        reached: The step from which on the budget is the final one.
-        end: The step before which updates take place.
-        every: The period, where the plan has one.
-        varies: Whether the budget changes from update to update.
-    """
-
-    def __init__(self, plan: Plan, run: Run) -> None:
-        self.steps = run.steps
-        self.budgets = array("q", (plan.budget(done, run) for done in range(len(run.steps) + 1)))
-        if run.steps:
-            self.budgets[-1] = run.final
-        self.reached, self.end, self.varies = plan.reached(run), plan.end(run), plan.varies
-        self.every = run.steps[0] if plan.periodic else None
-
-    def done(self, step: int) -> int:
-        """How many updates there are up to this step. A retried update counts as the one it stands for."""
-        return bisect.bisect_right(self.steps, step)
-
-    def budget(self, step: int) -> int:
-        """The budget from this step on."""
-        return self.budgets[self.done(step)]
-
-
-def evenly_spaced(first: int, last: int, count: int) -> list[int]:
-    """`count` steps after `first` at even distances, the last at `last`; fewer where there are fewer steps."""
-    return sorted({max(first + 1, first + round((last - first) * j / count)) for j in range(1, count + 1)})
-
-
-def cut_share(weights: int, share: float, rounds: int) -> int:
-    """What is left after `rounds` prunings that each take ceil(share of what is left)."""
-    for _ in range(rounds):
-        weights -= math.ceil(share * weights - 1e-9)
-    return weights
-
-
-def left_after(run: Run, done: int, rounds: int) -> int:
-    """The budget after `done` of `rounds` prunings that take equal shares; the last lands on the target."""
-    share = 1.0 - (run.final / run.total) ** (1 / rounds)
-    return run.final if done == rounds else max(run.final, cut_share(run.total, share, done))
-
-
-def rounds_at_rate(sparsity: float, rate: float) -> int:
-    """The least number of prunings, each of at most the share `rate` of what is left, that reach `sparsity`."""
-    if not 0.0 < rate < 1.0:
-        raise ValueError(f"rate={rate!r} is not between 0 and 1: 0.2 cuts a fifth of what is left each round")
-    return max(1, math.ceil(math.log(1.0 - sparsity) / math.log(1.0 - rate) - 1e-9))
-
-
-def check_rounds(rounds: object, name: str = "rounds") -> None:
-    """Raise unless this is a number of rounds."""
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"{name}={rounds!r} is not a number of rounds: give an int of 1 or more")

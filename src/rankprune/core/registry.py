@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rankprune._util import nearest
 
@@ -123,9 +123,17 @@ def settings_of(cls: type) -> dict[str, Any]:
     Returns:
         Type hints by name. A method takes those of its plan beside its own: `every`, `prune_end`, …
     """
-    hints = {**get_type_hints(type(cls.plan)), **get_type_hints(cls)}  # type: ignore[attr-defined]
-    names = [*_fields(cls), *_fields(type(cls.plan))]  # type: ignore[attr-defined]
-    return {name: hints[name] for name in names}
+    plan = type(cls.plan)  # type: ignore[attr-defined]
+    hints = {**_hints(plan), **_hints(cls)}
+    return {name: hints[name] for name in (*_fields(cls), *_fields(plan))}
+
+
+def check_choices(settings: Any) -> None:
+    """Raise where a field that is declared as a `Literal` holds something else."""
+    for name, hint in _hints(type(settings)).items():
+        if get_origin(hint) is Literal and getattr(settings, name) not in get_args(hint):
+            allowed = " or ".join(map(repr, get_args(hint)))
+            raise ValueError(f"{name}={getattr(settings, name)!r} is unknown: use {allowed}")
 
 
 def route_to_plan(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,6 +153,13 @@ def create(cls: type, hyper: Mapping[str, Any]) -> Any:
         if key not in known:
             raise ValueError(f"{cls.info.name} has no hyper-parameter {key!r}: {nearest(key, known)}")  # type: ignore[attr-defined]
     return cls(**hyper)
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(cls)
+    except NameError:  # a plug-in that imports names for type checkers only
+        return dict.fromkeys(_fields(cls), Any)
 
 
 def _fields(cls: type) -> list[str]:

@@ -48,10 +48,34 @@ def attach(
 ) -> Sparsifier:
     """Make `optimizer.step()` prune the model; the training loop stays as it is.
 
-    `method` is a name, a configured method, or a mapping glob -> method (first match wins, each with its own sparsity).
-    `dense` leaves weights out and `include` adds others (embeddings, bare parameters), by glob or by module type.
-    `total_steps` counts optimizer steps. `example` is an input of the model, needed for `budget="macs"` only; `data`
-    (an iterable of batches) and `loss_fn(outputs, targets)` are for the methods whose `needs` name them.
+    Args:
+        model: The network. Its `state_dict` keys do not change.
+        optimizer: The optimizer whose `step()` is called, or several of them.
+        method: A name of `list_methods()`, with extras as in "rpg+ham"; a configured method such as
+            `rp.methods.RPG(lam=4.0)`; or a mapping of globs to methods, where the first match wins and each may have
+            a sparsity of its own.
+        sparsity: The share of the prunable weights to cut by the end: 0.98 leaves 2 %.
+        total_steps: Optimizer steps of the whole training.
+        dense: Weights to leave dense, by glob or by module type.
+        include: Weights to prune that are not by default (embeddings, bare parameters), by glob or by module type.
+        seed: Of random masks and growth; the same on every rank.
+        extras: What composes with any method: objects of `rankprune.extras`.
+        example: An input of the model, needed for `budget="macs"` only.
+        data: Batches (inputs, targets), for methods whose `needs` name "data".
+        loss_fn: `loss_fn(outputs, targets)`, for methods whose `needs` name "loss".
+        **hyper: Hyper-parameters of the method and of its plan (`every`, `prune_end`, …), or a mapping for one method
+            or extra by name: `ham={"alpha": 100}`.
+
+    Returns:
+        The sparsifier: masks, step, sparsity, `summary()`, and `finalize()` when training is over.
+
+    Raises:
+        ValueError: A setting is wrong; the message names it and the way out. Nothing has been touched then.
+
+    Example:
+        sp = rp.attach(model, optimizer, "rpg", sparsity=0.98, total_steps=10_000)
+        # the usual training loop
+        print(sp.finalize())
     """
     wait_asleep_late()
     sources = Sources(model, data, loss_fn, example)
@@ -63,7 +87,14 @@ def attach(
 
 
 class Sparsifier:
-    """Returned by `attach`. Reads: masks, step, sparsity, target, budget, summary(). Ends with finalize()."""
+    """What `attach` returns: the masks of a model in training.
+
+    Attributes:
+        optimizers: The optimizers it hangs on.
+        groups: The layers of each method, with their budgets.
+        layers: All prunable layers.
+        left_out: Why each parameter that is not pruned is left out, by name.
+    """
 
     def __init__(self, optimizers: list[Optimizer], groups: list[Group], left_out: Mapping[str, str]) -> None:
         self.optimizers, self.groups = optimizers, groups
@@ -127,7 +158,14 @@ class Sparsifier:
     # -- what a user does -------------------------------------------------------------------------------------------
 
     def set_masks(self, masks: Mapping[str, Tensor]) -> None:
-        """Replace masks by name; weights and optimizer state outside them become 0."""
+        """Replace masks; weights and optimizer state outside them become 0.
+
+        Args:
+            masks: Bool tensors by parameter name, each of its weight's shape.
+
+        Raises:
+            ValueError: A name is not that of a prunable weight, or a mask has another shape or type.
+        """
         layers = {layer.key: layer for layer in self.layers}
         for name, mask in masks.items():
             if canonical(name) not in layers:
@@ -146,7 +184,14 @@ class Sparsifier:
         self._hooks.detach()
 
     def apply_to(self, other: nn.Module) -> None:
-        """Zero another copy of the model (an EMA, say) outside the masks."""
+        """Zero another copy of the model (an EMA, say) outside the masks.
+
+        Args:
+            other: A model with the same parameters.
+
+        Raises:
+            ValueError: A prunable weight is missing or has another shape there.
+        """
         parameters = {canonical(name): p for name, p in other.named_parameters()}
         for layer in self.layers:
             if layer.key not in parameters or parameters[layer.key].shape != layer.shape:
@@ -170,9 +215,17 @@ class Sparsifier:
         self._hooks.removed = {}
 
     def finalize(self, project: bool = False) -> Report:
-        """Check that the target is reached exactly, leave true zeros in the weights, take the hooks off; report.
+        """Check that the target is reached exactly, leave true zeros in the weights and take the hooks off.
 
-        Off the target: raises NotAtTarget, or with `project=True` cuts the smallest weights at once.
+        Args:
+            project: Where the target is not reached, cut the smallest weights at once instead of raising.
+
+        Returns:
+            The weights kept per layer; prints as a table.
+
+        Raises:
+            NotAtTarget: The masks are not at the sparsity that was asked for.
+            ValueError: A weight is NaN or infinite.
         """
         if self._report is None:
             self._hooks.end_step()

@@ -6,16 +6,15 @@ import copy
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from .averaging import SwitchHook, averages
-from .clock import Clock
+from .clock import Clock, Step
 from .form import GradientHook
 from .gradients import GradientMask, LatentGradient, all_finite
 from .layer import PrunableLayer
@@ -23,30 +22,6 @@ from .method import Extra, Group, Method
 from .optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped, within_step
 
 log = logging.getLogger("rankprune")
-
-
-@dataclass
-class Step:
-    """The step under way: from the first optimizer's pre-hook to the last one's post-hook.
-
-    Attributes:
-        updating: Groups whose masks move in it.
-        skipped: The flag of a fused optimizer that decides by itself whether to step.
-        stepped: Optimizers that have taken part.
-        swapped: Layers whose latents stand in the weights' place, with their group.
-        stashed: Gradients set aside while a mask update replaces the step of an optimizer.
-    """
-
-    updating: list[Group] = field(default_factory=list)
-    skipped: Tensor | None = None
-    stepped: list[Optimizer] = field(default_factory=list)
-    swapped: dict[PrunableLayer, Group] = field(default_factory=dict)
-    stashed: dict[Optimizer, list[tuple[nn.Parameter, Tensor]]] = field(default_factory=dict)
-
-    @property
-    def replaced(self) -> bool:
-        """Whether a mask update stands in for the optimizer step."""
-        return any(group.method.replaces_optimizer_step() for group in self.updating)
 
 
 class StepHooks:

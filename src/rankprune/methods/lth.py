@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from rankprune.core.gradients import GradientMask
 from rankprune.core.layer import canonical
 from rankprune.core.method import Group, PrunableLayer, Score, register
-from rankprune.core.plan import Plan, Run, check_rounds, cut_share, evenly_spaced, left_after, rounds_at_rate
+from rankprune.core.plan import Plan, Run
+from rankprune.core.rounds import check_rounds, cut_share, evenly_spaced, left_after, rounds_at_rate
 from rankprune.core.schedules import Step, as_step
 from rankprune.core.shards import local, sharded
 
@@ -42,7 +43,7 @@ class Rewinding(Plan):
         if done <= 0:
             return run.total
         if self.rounds is not None or done == cuts:
-            return left_after(run, done, cuts)
+            return left_after(run.total, run.final, done, cuts)
         return max(run.final, cut_share(run.total, self.rate, done))
 
     def cuts(self, run: Run) -> int:

@@ -35,10 +35,6 @@ class PBW(Score):
     plan: Plan = RoundsWhileTraining()
     threshold: Literal["std", "global"] = "std"
 
-    def check(self) -> None:
-        if self.threshold not in ("std", "global"):
-            raise ValueError(f"threshold={self.threshold!r} is unknown: use 'std' or 'global'")
-
     def update(self, group: Group) -> None:
         if self.threshold == "std":
             for layer in group.layers:

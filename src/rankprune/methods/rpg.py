@@ -12,7 +12,7 @@ from torch import Tensor
 from rankprune.core.method import DropGrow, Group, PrunableLayer, register
 from rankprune.core.plan import Gradual, Plan
 from rankprune.core.schedules import Value, check_every
-from rankprune.methods.shared.rank_term import RankTerm, check_lam
+from rankprune.methods.shared.rank_term import RankTerm, check_delta, check_lam
 
 # λ and δ̃ of the authors' ImageNet runs; between them the nearest listed sparsity below holds.
 PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0.2)}
@@ -25,29 +25,44 @@ class RPG(DropGrow):
 
     Global magnitude sets what each layer keeps, then each layer drops and regrows a share of it (Algorithm 1).
     The rank loss (eq. 2) is minus the squared distance of a normalised weight matrix to its best rank-k approximation.
+
+    Args:
+        sparsity: The share of the weights to cut by the end.
+        lam: λ, the weight of the rank loss: a number, a schedule, or "ratio:R", which scales each layer's rank gradient
+            to R times its task gradient. None: the authors', by sparsity (0.5 at 80 and 90 %, 3 at 95 %, 4 from 98 %).
+        delta: δ̃, the share of a matrix's energy beyond the rank k that is aimed at. None: the authors', 0.1 at 90 %
+            and 0.2 elsewhere.
+        grow: α, the share of a layer that is exchanged at first; a cosine takes it to 0 at the end of updates. 0.3.
+        every: ΔT, the steps between two mask updates, each of which takes the place of an optimizer step. None: about
+            a hundred updates, and 100 steps where training is long enough.
+        prune_end: The step, or share of training, at which the final sparsity is reached. 0.9.
+        update_end: No update at or after this step. None: just after `prune_end`.
+        density_schedule: "exponential", the density d^(u/U) of the paper, or "cubic".
+        rank_on: What the rank loss steers: "growth" (Algorithm 1), the "weights" by their gradient, or "both".
+        rank_every: Steps between the rank gradients of `rank_on="weights"` or "both". 10.
+        rank_reduction: "mean" of the layers' rank losses, as in the authors' code, or the paper's "sum".
+        rank_layers: "conv": convolutions alone, as the authors do; "all": linear and attention layers too.
+        rank_signal: "rank"; "noise" of the same size is a control, not a method.
+        plan: When masks are updated and how many weights stay; the four settings above are its own.
+        distribution: How layers share the budget: "global", "uniform", "er", "erk" or "lamp".
+        budget: What is counted: "weights" or "macs".
+
+    Example:
+        sp = rp.attach(model, optimizer, rp.methods.RPG(lam=4.0), sparsity=0.98, total_steps=10_000)
     """
 
     plan: Plan = Gradual()
-    lam: Value | str | None = None  # λ, or "ratio:R" of the task gradient
-    delta: Value | None = None  # δ̃
-    rank_on: Literal["growth", "weights", "both"] = "growth"  # what the rank term steers
-    rank_every: int = 10  # with rank_on="weights" or "both": steps between rank gradients
-    rank_reduction: Literal["mean", "sum"] = "mean"  # the code's; the paper writes a sum
+    lam: Value | str | None = None
+    delta: Value | None = None
+    rank_on: Literal["growth", "weights", "both"] = "growth"
+    rank_every: int = 10
+    rank_reduction: Literal["mean", "sum"] = "mean"
     rank_layers: Literal["conv", "all"] = "conv"
-    rank_signal: Literal["rank", "noise"] = "rank"  # noise: a control, not a method
+    rank_signal: Literal["rank", "noise"] = "rank"
 
     def __post_init__(self) -> None:
-        choices = {
-            "rank_on": ("growth", "weights", "both"), "rank_reduction": ("mean", "sum"), "rank_layers": ("conv", "all"),
-            "rank_signal": ("rank", "noise"),
-        }  # fmt: skip
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: use {' or '.join(map(repr, allowed))}")
         check_lam(self.lam)
-        delta = self.delta
-        if delta is not None and not callable(delta) and not (isinstance(delta, (int, float)) and 0.0 <= delta <= 1.0):
-            raise ValueError(f"delta={delta!r} is not a number from 0 to 1: give one, or a schedule")
+        check_delta(self.delta)
         check_every(self.rank_every, "rank_every")
 
     def replaces_optimizer_step(self) -> bool:
@@ -55,7 +70,7 @@ class RPG(DropGrow):
 
     def update(self, group: Group) -> None:
         """Algorithm 1: the rank gradients of the weights as they are, then gradual pruning with growth by them."""
-        term, steered = self.rank_term(), self._steered(group.layers)
+        term, steered = self.rank_term(), self.steered(group.layers)
         if not steered:
             warnings.warn("no convolution among the prunable weights: pass rank_layers='all'", stacklevel=2)
         if self.rank_on != "weights" and self.replaces_optimizer_step() and term.active(group.step):
@@ -73,7 +88,7 @@ class RPG(DropGrow):
 
     def before_step(self, layers: Sequence[PrunableLayer], group: Group, step: int) -> None:
         """Train the active weights by the rank loss too: the objective L_task + λ L_rank as the paper writes it."""
-        term, steered = self.rank_term(), [s for s in self._steered(layers) if s.parameter.grad is not None]
+        term, steered = self.rank_term(), [s for s in self.steered(layers) if s.parameter.grad is not None]
         if term.active(step):
             for layer, grad in zip(steered, term.of(steered, lambda s: s.mask, step, group.model)):
                 layer.add_gradient(grad.mul_(layer.mask))
@@ -86,5 +101,6 @@ class RPG(DropGrow):
         delta = published[1] if self.delta is None else self.delta
         return RankTerm(lam, delta, self.rank_reduction, self.rank_signal)
 
-    def _steered(self, layers: Sequence[PrunableLayer]) -> list[PrunableLayer]:
+    def steered(self, layers: Sequence[PrunableLayer]) -> list[PrunableLayer]:
+        """The layers that the rank loss is taken of."""
         return [layer for layer in layers if self.rank_layers == "all" or layer.kind == "conv"]

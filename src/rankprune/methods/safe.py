@@ -63,8 +63,6 @@ class SAFE(Latent):
     ascent: Literal["previous", "closure"] = "previous"
 
     def __post_init__(self) -> None:
-        if self.ascent not in ("previous", "closure"):
-            raise ValueError(f"ascent={self.ascent!r} is unknown: use 'previous' or 'closure'")
         for name in ("rho", "lam"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, (int, float)) and 0.0 <= value < math.inf):

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.optimizers import another, skipped
-from rankprune.core.plan import Plan, Run, check_rounds, evenly_spaced
+from rankprune.core.plan import Plan, Run
+from rankprune.core.rounds import check_rounds, evenly_spaced
 
 _MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a layer's state
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
-from rankprune.core.plan import AtOnce, Plan, check_rounds
+from rankprune.core.plan import AtOnce, Plan
+from rankprune.core.rounds import check_rounds
 from rankprune.methods.shared.probe import batches, probing, refuse_shards
 
 # Their affine part alone passes a signal on in proportion; batch norm in eval mode does so by itself.

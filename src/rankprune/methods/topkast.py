@@ -30,8 +30,6 @@ class TopKAST(Latent):
     norm: Literal[1, 2] = 2  # of the penalty: |w|, or w²/2
 
     def __post_init__(self) -> None:
-        if self.norm not in (1, 2):
-            raise ValueError(f"norm={self.norm!r} is unknown: use 1 or 2")
         if self.backward_sparsity is not None and not 0.0 <= self.backward_sparsity < 1.0:
             raise ValueError(f"backward_sparsity={self.backward_sparsity!r} is not in [0, 1): 0 trains all weights")
 

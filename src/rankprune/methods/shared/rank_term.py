@@ -79,6 +79,12 @@ def check_lam(lam: object) -> None:
         raise ValueError(f"lam={lam!r} is neither a number from 0, nor a ratio such as 'ratio:0.3', nor a schedule")
 
 
+def check_delta(delta: object) -> None:
+    """Raise unless δ̃ is a number from 0 to 1, a schedule or None."""
+    if delta is not None and not callable(delta) and not (isinstance(delta, (int, float)) and 0.0 <= delta <= 1.0):
+        raise ValueError(f"delta={delta!r} is not a number from 0 to 1: give one, or a schedule")
+
+
 def rms(layer: PrunableLayer, values: Tensor, where: Tensor) -> float:
     """Root mean square over the positions in `where`, or over all where there are none."""
     chosen = values[where] if layer.count(where) else values

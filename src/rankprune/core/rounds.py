@@ -1,0 +1,36 @@
+"""Prunings at even distances, and how much is left after each: pure functions."""
+
+from __future__ import annotations
+
+import math
+
+
+def evenly_spaced(first: int, last: int, count: int) -> list[int]:
+    """`count` steps after `first` at even distances, the last at `last`; fewer where there are fewer steps."""
+    return sorted({max(first + 1, first + round((last - first) * j / count)) for j in range(1, count + 1)})
+
+
+def cut_share(weights: int, share: float, rounds: int) -> int:
+    """What is left after `rounds` prunings that each take ceil(share of what is left)."""
+    for _ in range(rounds):
+        weights -= math.ceil(share * weights - 1e-9)
+    return weights
+
+
+def left_after(total: int, final: int, done: int, rounds: int) -> int:
+    """What is left of `total` after `done` of `rounds` prunings that take equal shares; the last lands on `final`."""
+    share = 1.0 - (final / total) ** (1 / rounds)
+    return final if done == rounds else max(final, cut_share(total, share, done))
+
+
+def rounds_at_rate(sparsity: float, rate: float) -> int:
+    """The least number of prunings, each of at most the share `rate` of what is left, that reach `sparsity`."""
+    if not 0.0 < rate < 1.0:
+        raise ValueError(f"rate={rate!r} is not between 0 and 1: 0.2 cuts a fifth of what is left each round")
+    return max(1, math.ceil(math.log(1.0 - sparsity) / math.log(1.0 - rate) - 1e-9))
+
+
+def check_rounds(rounds: object, name: str = "rounds") -> None:
+    """Raise unless this is a number of rounds."""
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
+        raise ValueError(f"{name}={rounds!r} is not a number of rounds: give an int of 1 or more")
