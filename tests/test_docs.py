@@ -100,6 +100,16 @@ SPEEDS = {
 }
 
 
+def test_the_size_of_an_installation_stands_in_its_record() -> None:
+    record = (ROOT / "results" / "benchmarks" / "install.txt").read_text("utf-8")
+    text = (ROOT / "README.md").read_text("utf-8")
+    ((core, own, seconds, lab),) = re.findall(r"core takes (\d+) MB \((\d+) MB without torch\) and (\d+) s .*?`\[lab\]` ([\d,]+) MB", text)
+    found = re.search(rf"^rankprune: .* in (\d+) s, then {own} MB in (\d+) s; {core} MB in all$", record, re.M)
+    assert found
+    assert int(found[1]) + int(found[2]) == int(seconds)
+    assert re.search(rf"^rankprune\[lab\]: .*; {lab} MB in all$", record, re.M)
+
+
 def test_speeds_of_the_readme_stand_in_the_records() -> None:
     """Each row of the table of speeds, by medians (by minima), as the record of that network and sparsity has them."""
     text = (ROOT / "README.md").read_text("utf-8")
