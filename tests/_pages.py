@@ -1,7 +1,7 @@
 """Runs the code blocks of a page, in order, in one folder.
 
 ```python runs, and all such blocks of a page share their names; ```sh runs in bash. A block with title="FILE" is
-written to that file instead; ```yaml and ```toml without one are for reading. A ```text block right after a ```python
+written to that file instead; ```yaml, ```toml, ```cpp and ```bibtex without one are for reading. A ```text block right after a ```python
 block is what that one prints; any other ```text is for reading too: it needs a GPU, a network or many minutes, or is
 not code. Python in a comment `<!-- before: … -->` runs too: it stands for what the reader brings.
 """
@@ -18,7 +18,7 @@ import types
 from pathlib import Path
 from typing import NamedTuple
 
-LANGUAGES = {"python", "sh", "text", "yaml", "toml", "bibtex"}
+LANGUAGES = {"python", "sh", "text", "yaml", "toml", "bibtex", "cpp"}
 _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```[ ]*$|<!-- before:\n(.*?)-->", re.M | re.S)
 
 
