@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rankprune._util import nearest
 
+from .docstrings import with_inherited_args
+
 Exact = Literal["always", "end"]
 Class = TypeVar("Class", bound=type)
 
@@ -85,6 +87,8 @@ def register(
         first_line = (cls.__doc__ or "").strip().split("\n")[0]
         info = MethodInfo(name, cls, first_line, paper, family, exact, moves, frozenset(needs))
         cls.info = info  # type: ignore[attr-defined]
+        bases = (*cls.__mro__, *type(cls.plan).__mro__)  # type: ignore[attr-defined]
+        cls.__doc__ = with_inherited_args(cls, bases, settings_of(cls)) if cls.__doc__ else None
         _METHODS[name] = info
         return cls
 

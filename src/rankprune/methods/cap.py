@@ -27,6 +27,11 @@ class CAP(FisherSurgery):
 
     Memory of a pruning: 8 · block bytes for each weight whose curvature is held at once (see `memory`), and some 64 MB
     temporaries; its time grows with weights · block². `data` must allow being gone through again.
+
+    Args:
+        gradients: How many gradients the Fisher is measured from.
+        block: Consecutive weights of a layer whose curvature is taken together.
+        damping: λ, added to the diagonal of the Fisher.
     """
 
     gradients: int = 1024

@@ -25,6 +25,11 @@ class DeepR(Method):
     Each position has a fixed sign, that of its first weight, and w = sign · θ. After the optimizer step θ shrinks by
     lr · l1 and shakes by lr · noise · N(0, 1); θ <= 0 is dormant. `soft`: nothing is woken by lot; dormant θ walk on,
     never below a wall that makes the right share active on average, and the last update takes the exact count.
+
+    Args:
+        soft: Whether dormant weights walk on (Soft DeepR) or one drawn at random wakes for each that falls dormant.
+        l1: The strength of the L1 pull on θ, times the learning rate at each step.
+        noise: σ, the size of the random walk, times the learning rate at each step; a number or a schedule.
     """
 
     distribution: str = "erk"

@@ -36,6 +36,9 @@ class DSR(Redistributing):
 
     The threshold doubles or halves whenever fewer or more than asked for fall under it (`grow` is that aim as a share
     of all weights kept), so it finds its own height. The period of updates grows 1, 2, 4, 8 times over training.
+
+    Args:
+        threshold: The threshold at the start; it adapts from there.
     """
 
     grow: Value = 0.1

@@ -20,6 +20,10 @@ class Feather(Thresholded):
 
     Nearly unbiased for large weights, yet continuous at T. The gradient passes straight to all latents, to those below
     T times `theta`: 1 up to a sparsity of 95 %, and 0.5 above, where full gradients would let weights churn.
+
+    Args:
+        p: The power of the threshold function; 1 is the soft threshold, large values the hard one.
+        theta: θ, the factor of the gradients below the threshold; None: 1 up to a sparsity of 95 %, 0.5 above.
     """
 
     p: float = 3.0

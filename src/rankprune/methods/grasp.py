@@ -25,6 +25,11 @@ class GraSP(Score):
     H g is the gradient of gᵀ∇L with g held fixed, so it costs one more pass over the first `batches` of the data, with
     a double backward. Logits are divided by `temperature`, which keeps an untrained network's softmax soft. As in the
     authors' code each batch is scored in two halves, each with BatchNorm statistics of its own.
+
+    Args:
+        batches: How many batches of the data the scores are measured on.
+        temperature: T, by which logits are divided.
+        parts: Parts that each batch is scored in.
     """
 
     plan: Plan = AtOnce()

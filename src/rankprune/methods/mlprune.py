@@ -24,6 +24,11 @@ class MLPrune(Surgery):
     move by the sum of what each cut asks for alone. `damping` is a share of the mean of the diagonal, added to A and to
     G. Pruned in `rounds` up to `prune_end`; with prune_end=0 once, at attach, from a trained network. Memory: 24 bytes,
     times Σ over layers of (inputs · kernel)² + outputs², and 64 MB of patches at a time.
+
+    Args:
+        batches: How many batches of the data the factors are measured on.
+        damping: Added to A and to G, as a share of the mean of their diagonals.
+        compensate: Whether the weights that stay move to make up for the cut ones.
     """
 
     batches: int = 10

@@ -30,6 +30,9 @@ class PBW(Score):
     threshold for the whole network ("global"). Han et al. choose q by hand and take the sparsity that comes out; here
     each round's q is the one at which its budget is met exactly. The `rounds` are at even distances up to `prune_end`,
     and each takes the same share of what is left, so the last lands on the target.
+
+    Args:
+        threshold: "std": q times the standard deviation of a layer; "global": one threshold for the network.
     """
 
     plan: Plan = RoundsWhileTraining()

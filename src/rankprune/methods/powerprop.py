@@ -41,6 +41,11 @@ class PowerProp(TopKAST):
 
     By default on Top-KAST's sets with a dense backward pass (the authors' best); `backward_sparsity` narrows it.
     `prune_at=0.9` is PowerProp alone: dense training until then, and one cut.
+
+    Args:
+        alpha: α, the power; 1 is Top-KAST.
+        backward_sparsity: The sparsity of the set B that is trained; 0: all weights are.
+        penalty: The strength of the penalty on weights outside the mask.
     """
 
     alpha: float = 1.25

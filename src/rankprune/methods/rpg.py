@@ -43,7 +43,7 @@ class RPG(DropGrow):
         rank_reduction: "mean" of the layers' rank losses, as in the authors' code, or the paper's "sum".
         rank_layers: "conv": convolutions alone, as the authors do; "all": linear and attention layers too.
         rank_signal: "rank"; "noise" of the same size is a control, not a method.
-        plan: When masks are updated and how many weights stay; the four settings above are its own.
+        plan: When masks are updated and how many weights stay: `every`, `prune_end`, … together.
         distribution: How layers share the budget: "global", "uniform", "er", "erk" or "lamp".
         budget: What is counted: "weights" or "macs".
 

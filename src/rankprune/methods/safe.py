@@ -52,6 +52,12 @@ class SAFE(Latent):
     `ascent="previous"` takes g from the step before: between steps the weights hold x + ε, the loop is untouched and
     a step costs what it did. `ascent="closure"` is SAM itself: `optimizer.step(closure)` evaluates the closure at x
     for g and again at x + ε.
+
+    Args:
+        rho: ρ, the radius of the ascent step of SAM.
+        lam: λ, the strength of the pull towards z at the end; None: 1e-3 in 78,200 steps, more in fewer.
+        dual_every: Steps between two updates of z and u; None: 32, or fewer in a short training.
+        ascent: "previous": ε follows the gradient of the step before; "closure": SAM itself, at twice the cost.
     """
 
     cost: ClassVar[str] = "1 until the cut, then f"

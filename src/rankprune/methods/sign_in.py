@@ -51,6 +51,9 @@ class SignIn(Latent):
     Noise and weight decay shrink β; `resets` times, at even distances, the factors are split anew with the θ they have.
     Both factors follow the rule of the attached optimizer. The mask is drawn at random, by default with ERK counts;
     without a sparsity it is that of the zeros that are there, of `rankprune.prune(model, "synflow", …)` say.
+
+    Args:
+        beta: β = m² - w², to which the factors are set at each reset.
     """
 
     takes_zeros: ClassVar[bool] = True

@@ -21,6 +21,9 @@ class SNIP(Score):
 
     A multiplier c = 1 on each weight has ∂L/∂c = w · ∂L/∂w, so one backward pass scores all connections and one global
     threshold shares the budget out over the layers. The gradient is the mean over the first `batches` of the data.
+
+    Args:
+        batches: How many batches of the data the gradient is averaged over.
     """
 
     plan: Plan = AtOnce()

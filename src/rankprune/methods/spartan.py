@@ -51,6 +51,10 @@ class Spartan(Latent):
     through that cut and exactly through the soft mask, so that small β explores and large β settles. β rises linearly
     from `beta_start` to `beta_end` until `fix_at`, in units of 1/RMS of the latents; from there on the mask stands and
     its weights train as they are. The count falls linearly from `prune_start` to `prune_end`.
+
+    Args:
+        beta_start: β at the start, in units of 1/RMS of the latents.
+        beta_end: β when the mask is fixed.
     """
 
     beta_start: float = 1.0

@@ -22,6 +22,10 @@ class ST3(Thresholded):
 
     A filter's scale is 1.01 / (r + 0.01), r the share of its absolute sum that is above the threshold. `sigma` ranks by
     |w| sqrt(sum of the weight's dimensions), which evens out the densities of layers and halves the FLOPs.
+
+    Args:
+        rescale: Whether each filter is scaled up for what it lost.
+        sigma: Whether weights are ranked by |w| sqrt(sum of the weight's dimensions).
     """
 
     plan: Ramp = Ramp(prune_start=0.05)

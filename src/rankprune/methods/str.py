@@ -26,6 +26,9 @@ class STR(Thresholded):
     Until `prune_start` this is the original: s takes the steps that the layer's optimizer would make with it, and the
     count is what comes of that. From there on one number c is added to every s, such that exactly the scheduled count
     has |w| > g(s + c), that is logit|w| - s > c: layers compete through the s they learn, and the end is exact.
+
+    Args:
+        s_init: The parameter s of each layer's threshold at the start; None: a fifth of all weights is below it.
     """
 
     trains_cut: ClassVar[bool] = False

@@ -31,6 +31,9 @@ class SynFlow(Score):
     absolute values. The scores |w| · ∂R/∂|w| of a layer sum to R whatever its size, so no layer is emptied while others
     are large, provided that scores are taken anew after every few weights: `rounds` rounds along d^(n / rounds). Of the
     data only the shape of the first input is used.
+
+    Args:
+        rounds: How many rounds the cut is made in.
     """
 
     plan: Plan = AtOnce()

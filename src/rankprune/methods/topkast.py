@@ -22,6 +22,11 @@ class TopKAST(Latent):
     Latents outside B rest where they are, momentum included. A penalty on the squares pulls with `penalty` on A and
     with penalty / density on B without A, so that what explores must earn its place. B has twice the density of A
     unless `backward_sparsity` says otherwise (0: all weights are trained).
+
+    Args:
+        backward_sparsity: The sparsity of the set B that is trained; None: B has twice the density of the mask.
+        penalty: The strength of the penalty on weights outside the mask.
+        norm: 2: the penalty is w²/2; 1: it is |w|.
     """
 
     distribution: str = "erk"

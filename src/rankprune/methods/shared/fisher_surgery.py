@@ -20,6 +20,13 @@ class FisherSurgery(Surgery):
     The curvature is the empirical Fisher of `gradients` gradients over `minibatch` samples each, in blocks of `block`
     consecutive weights of a layer. Where the curvature of all layers does not fit into `memory` bytes, it is measured
     for some layers at a time (never less than one), twice: once to rank and once to correct.
+
+    Args:
+        gradients: How many gradients the Fisher is measured from.
+        minibatch: Samples per gradient.
+        block: Consecutive weights of a layer whose curvature is taken together.
+        damping: λ, added to the diagonal of the Fisher.
+        memory: Bytes that the curvature may take at a time.
     """
 
     gradients: int = 400

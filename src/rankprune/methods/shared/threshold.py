@@ -18,6 +18,9 @@ class Thresholded(Latent):
     The count falls along a cubic from `prune_start` to `prune_end`. sign(w) (|w|^p - T^p)^(1/p) is continuous at T;
     p = 1 is the soft threshold and large p the hard one. What stays without being above T (the last of a layer, what an
     extra reserves) passes unshrunk.
+
+    Args:
+        p: The power of the threshold function; 1 is the soft threshold, large values the hard one.
     """
 
     plan: Ramp = Ramp()
