@@ -24,7 +24,7 @@ from rankprune.engine.backend.tuning import cpu_model
 from rankprune.flops import count
 from rankprune.lab.bench.benchmark import benchmark
 from rankprune.lab.models import create_model
-from rankprune.lab.training.weights import open_model
+from rankprune.lab.runs.open_model import open_model
 
 ENGINES = ("torch", "onnxruntime", "deepsparse")
 

@@ -423,19 +423,21 @@ def _recipe_errors() -> tuple[type[Exception], ...]:
 
 
 def _records() -> list[Any]:
-    result = {"accuracy_last": 0.9, "target_sparsity": 0.5, "prunable": 10, "kept": 5}
+    from _runs import a_result
+
+    result = a_result("n", 0.9, 0.5, 5, 10)
     return [{"run": "r", "code": "c", "name": "n", "seed": 0, "finished": "2024", "result": result}]
 
 
 def _results() -> list[Any]:
-    from rankprune.lab.training.folder import _RESULT
+    from _runs import a_result
 
-    return [{name: "x" if kind is str else 1 for name, kind in _RESULT.items()}]
+    return [a_result("n", 0.9, 0.5, 5, 10, top5_last=0.99, survival={"1": 0.5})]
 
 
 def _damaged_json(good: Any, rng: random.Random) -> bytes:
     """Mostly with a right checksum."""
-    from rankprune.lab.training.sealed import seal
+    from rankprune.lab.runs.sealed_json import seal
 
     if rng.random() < 0.3:
         return bytes_of(json.dumps(seal(good)).encode(), rng)
@@ -450,11 +452,12 @@ def _read_record(path: Path) -> None:
 
 
 def _read_result(path: Path) -> None:
-    from rankprune.lab.training.folder import RESULT, RunFolder
+    from rankprune.lab.runs.result import RunResult
+    from rankprune.lab.runs.run_folder import RESULT, RunFolder
 
     path.replace(path.parent / RESULT)
     found = RunFolder(path.parent).result()
-    assert found is None or isinstance(found, dict)
+    assert found is None or isinstance(found, RunResult)
 
 
 def _run_errors() -> tuple[type[Exception], ...]:

@@ -1,4 +1,4 @@
-"""Several processes of torch.distributed, and what they found beside what one process finds."""
+"""CallbackList processes of torch.distributed, and what they found beside what one process finds."""
 
 from __future__ import annotations
 

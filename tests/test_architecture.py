@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[1] / "src" / "rankprune"
 LEVEL = {
     "_util": 0, "prunable": 0, "rank": 1, "flops": 1, "core": 2, "methods": 3, "extras": 3,
     "formats": 3, "engine.graph": 4, "engine.frontend": 5, "engine.backend": 5, "engine": 6, "integrations": 6,
-    "lab.errors": 7, "lab.losses": 7, "lab.models": 7, "lab.data": 7, "lab.bench": 8, "lab.recipes": 8, "lab.distributed": 8,
-    "lab.training": 9, "lab.sweep": 10, "lab.report": 10, "lab.paper": 11, "cli": 12, "__main__": 13,
+    "lab.errors": 7, "lab.losses": 7, "lab.progress": 7, "lab.models": 7, "lab.data": 7, "lab.recipes": 8, "lab.distributed": 8,
+    "lab.runs": 9, "lab.bench": 10, "lab.training": 10, "lab.sweep": 11, "lab.report": 11, "lab.paper": 12, "cli": 13,
+    "__main__": 14,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from torch import nn
 import rankprune as rp
 from rankprune.cli import main
 from rankprune.engine import runtime
-from rankprune.lab.training.weights import open_model
+from rankprune.lab.runs.open_model import open_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab" / "training"))  # shares _runs.py
 from _runs import run as train

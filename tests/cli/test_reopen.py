@@ -15,7 +15,7 @@ import rankprune as rp
 from rankprune.cli import main
 from rankprune.lab.models import ModelError, create_model, find_about
 from rankprune.lab.models.weights import read_state_dict
-from rankprune.lab.training.weights import open_model
+from rankprune.lab.runs.open_model import open_model
 
 torchvision = pytest.importorskip("torchvision")
 timm = pytest.importorskip("timm")

@@ -8,12 +8,12 @@ from typing import Any
 
 from rankprune._util import need
 from rankprune.lab.recipes.schema import Recipe
-from rankprune.lab.training import Watcher
+from rankprune.lab.training import Callback, Status
 
 from .output import say
 
 
-class Bars(Watcher):
+class Bars(Callback):
     """A progress bar a run on a terminal, nothing elsewhere; messages always."""
 
     def __init__(self, runs: int = 1) -> None:
@@ -39,7 +39,7 @@ class Bars(Watcher):
         self._progress.add_task(name, total=total_steps, completed=step, note="")
         self._progress.start()
 
-    def step(self, step: int) -> None:
+    def step(self, step: int, status: Status) -> None:
         if self._progress is not None:
             self._progress.update(self._progress.task_ids[0], completed=step)
 

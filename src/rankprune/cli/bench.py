@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rankprune.lab.bench.benchmark import benchmark
 from rankprune.lab.models import is_model_name, untrained
-from rankprune.lab.training.weights import at_least_one, open_model
+from rankprune.lab.runs.open_model import at_least_one, open_model
 
 from .output import emit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rankprune.lab.training.export import Values, export
+from rankprune.lab.bench.export import Values, export
 
 from .output import emit
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from rankprune.lab.training.analyze import analyze
-from rankprune.lab.training.compare import comparison, read_results
+from rankprune.lab.report.analyze import analyze
+from rankprune.lab.report.compare import comparison, read_results
 
-from .output import emit
+from .output import emit, say
 
 
 def run(args: argparse.Namespace) -> int:
     if args.command == "compare":
-        results = read_results(args.runs)
-        return emit(args.json, results, comparison(results))
+        runs = read_results(args.runs, lambda text: say(f"rankprune: {text}"))
+        return emit(args.json, [run.to_dict() for run in runs], comparison(runs))
     found = analyze(args.checkpoint, args.model, args.delta, args.image_size)
     return emit(args.json, found.to_dict(), str(found))

@@ -42,7 +42,7 @@ def _methods(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from rankprune.lab.training.environment import environment, extras
+    from rankprune.lab.runs.environment import environment, extras
 
     here, optional = environment(), extras()
     lines = [f"{key:<12} {value}" for key, value in here.items() if key != "packages"]

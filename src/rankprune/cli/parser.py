@@ -212,7 +212,7 @@ def build_parser() -> argparse.ArgumentParser:
     paper.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (default: %(default)s)")
     paper.add_argument("--again", action="store_true", help="run also what only older code has a record of")
     paper.add_argument("--results", default="results", metavar="DIR", help="of queue.yaml and all that comes of it")
-    paper.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # one of several
+    paper.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help=cluster)
     _data(paper)
     _out(paper)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rankprune.core.oneshot import prune
 from rankprune.formats import save
-from rankprune.lab.training.export import weights_file
-from rankprune.lab.training.folder import writing
-from rankprune.lab.training.weights import open_model
+from rankprune.lab.bench.export import weights_file
+from rankprune.lab.runs.open_model import open_model
+from rankprune.lab.runs.run_folder import writing
 
 from .output import emit
 

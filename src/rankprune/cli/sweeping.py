@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from rankprune.lab.recipes.load import load_recipe
+from rankprune.lab.report.compare import FinishedRun, comparison
 from rankprune.lab.sweep.sweep import read_sweep, run_sweep
-from rankprune.lab.training.compare import comparison
 from rankprune.lab.training.smoke import smaller
 
 from .bars import Bars
@@ -39,10 +39,10 @@ def run(args: argparse.Namespace) -> int:
     if ray is not None and "=" in ray:
         raise ValueError(f"--ray took {ray!r} for the address of a cluster: write key=value before it.")
     sweep = run_sweep(recipes, args.out, Bars(len(recipes)), jobs, ray)
-    results = [{"folder": str(outcome.folder), **outcome.result} for outcome in sweep.outcomes]
-    lines = [comparison(results), "", *(f"{result['recipe']}: {result['folder']}" for result in results)]
+    runs = [FinishedRun(outcome.folder, outcome.result) for outcome in sweep.outcomes]
+    lines = [comparison(runs), "", *(f"{run.result.recipe}: {run.folder}" for run in runs)] if runs else []
     lines += [f"failed: {name}: {error}" for name, error in sweep.failures.items()]
     if demo and not sweep.failures:
-        lines += ["", _NEXT.format(folder=results[1]["folder"])]
-    emit(args.json, {"runs": results, "failures": sweep.failures}, "\n".join(lines))
+        lines += ["", _NEXT.format(folder=runs[1].folder)]
+    emit(args.json, {"runs": [run.to_dict() for run in runs], "failures": sweep.failures}, "\n".join(lines))
     return 1 if sweep.failures else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from _runs import a_result
 from rankprune.core.budget import kept
 from rankprune.lab.paper.records import Records
 from rankprune.lab.paper.runs import Run
@@ -31,11 +32,8 @@ def add(records: Records, run: Run, accuracy: float | None, code: str = "0.1.0-a
     total, target = 10_000, (run.percent or 0) / 100
     result = None
     if accuracy is not None:
-        result = {
-            "accuracy_last": accuracy, "target_sparsity": target, "prunable": total, "kept": kept(total, target),
-            "delta_rank_ratio": 0.5, "exact_rank_ratio": 0.75, "dead_filters": 3, "macs_sparse": 20, "macs_dense": 100,
-            "training_share": 0.25, **other,
-        }  # fmt: skip
+        found = a_result(run.name, accuracy, target, kept(total, target), total, method=run.method, seed=run.seed)
+        result = {**found, "macs_sparse": 20, "macs_dense": 100, "training_share": 0.25, **other}
     recipe = run.recipe(embedded).model_dump(mode="json")
     record = {"run": run.key(embedded), "name": run.name, "seed": run.seed, "code": code, "result": result, "recipe": recipe}
     records.add(record if accuracy is not None else {**record, "failed": "The loss is nan."})

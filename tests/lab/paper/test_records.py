@@ -12,7 +12,7 @@ from _small import add
 from rankprune.lab.errors import OffTarget, RunError
 from rankprune.lab.paper.records import Records, code_version
 from rankprune.lab.paper.runs import Run
-from rankprune.lab.training.sealed import seal
+from rankprune.lab.runs.sealed_json import seal
 
 RUN = Run("fashion", "gmp", 95.0)
 

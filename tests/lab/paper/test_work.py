@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,114 +15,117 @@ import pytest
 from _small import QUEUE, write_queue
 
 from rankprune.cli import main
-from rankprune.cli.paper import duration
+from rankprune.cli.paper import seconds_of
 from rankprune.lab.paper.launch import commands
 from rankprune.lab.paper.measure import MEASUREMENTS
 from rankprune.lab.paper.queue import Queue
 from rankprune.lab.paper.records import Records, code_version
-from rankprune.lab.paper.work import Places, Worker, claimed
-from rankprune.lab.training import Interrupted, Watcher
-from rankprune.lab.training.sealed import seal
+from rankprune.lab.paper.work import Paths, QueueWorker, claimed
+from rankprune.lab.runs.sealed_json import seal
+from rankprune.lab.sweep.local_runner import LocalRunner
+from rankprune.lab.training import Callback, Interrupted
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(write_queue(tmp_path / "results"), tmp_path / "runs")
+def paths(tmp_path: Path) -> Paths:
+    return Paths(write_queue(tmp_path / "results"), tmp_path / "runs")
 
 
-def worker(places: Places, **options: object) -> Worker:
-    return Worker(places, say=lambda text: None, **options)  # type: ignore[arg-type]
+def work(paths: Paths, jobs: int = 1, seconds: float | None = None, callback: Callback | None = None, **options: object) -> int:
+    """The number of records added."""
+    worker = QueueWorker(paths, **{"say": lambda text: None, **options})  # type: ignore[arg-type]
+    return worker.run(LocalRunner(callback, jobs), seconds)
 
 
-def accuracies(places: Places) -> dict[str, float]:
-    return {record["name"]: record["result"]["accuracy_last"] for record in places.records()}
+def accuracies(paths: Paths) -> dict[str, float]:
+    return {record["name"]: record["result"]["accuracy_last"] for record in paths.records()}
 
 
-def test_what_is_done_is_not_done_again(places: Places) -> None:
+def test_what_is_done_is_not_done_again(paths: Paths) -> None:
     said: list[str] = []
-    first = worker(places)
-    first.finished = lambda record: said.append(record["name"])
-    assert first.run() == 5
+    assert work(paths, finished=lambda record: said.append(record["name"])) == 5
     assert said == ["fashion-dense", "fashion-magnitude-90", "fashion-random-90", "fashion-magnitude-95", "fashion-random-95"]
-    assert worker(places).run() == 0
-    (record,) = [r for r in places.records() if r["name"] == "fashion-random-95"]
+    assert work(paths) == 0
+    (record,) = [r for r in paths.records() if r["name"] == "fashion-random-95"]
     assert record["data"].startswith("the embedded slice")
     assert len(record["epochs"]) == 1
     assert record["epochs"][-1]["test_top1"] == record["result"]["accuracy_last"]
-    assert str(places.out) not in str(record)
-    assert not list(places.out.glob("*/*.ckpt"))  # only what is finished and small is kept
+    assert str(paths.out) not in str(record)
+    assert not list(paths.out.glob("*/*.ckpt"))  # only what is finished and small is kept
 
 
 @pytest.mark.long
-def test_a_run_out_of_time_goes_on_where_it_was(places: Places, tmp_path: Path) -> None:
-    whole = Places(places.results.parent / "other", tmp_path / "whole")
-    write_queue(whole.results)
-    worker(whole).run()
-    steps: list[int] = []
-
-    class Count(Watcher):
-        def step(self, step: int) -> None:
-            steps.append(step)
-
-    assert worker(places, seconds=0.01, watcher=Count()).run() == 0  # up at the first step
-    assert steps == [1]
-    assert worker(places, watcher=Count()).run() == 5
-    assert steps[:6] == [1, 2, 3, 4, 5, 6]
-    assert accuracies(places) == accuracies(whole)
+def test_a_run_out_of_time_goes_on_where_it_was(paths: Paths, tmp_path: Path) -> None:
+    text = QUEUE.replace("epochs=1, data.limit_train=96", "epochs=3, data.limit_train=2000")
+    whole = Paths(write_queue(tmp_path / "other", text), tmp_path / "whole")
+    assert work(whole) == 5
+    write_queue(paths.results, text)
+    pieces = 0
+    while len(list(paths.records())) < 5:
+        pieces += 1
+        work(paths, seconds=12.0)  # a process that has just started needs some of it to import torch
+    assert pieces > 1
+    assert accuracies(paths) == accuracies(whole)
 
 
 @pytest.mark.long
-def test_a_signal_saves_and_is_told_on(places: Places) -> None:
-    class Plug(Watcher):
-        def step(self, step: int) -> None:
-            if step == 3:
-                signal.raise_signal(signal.SIGTERM)
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_signal_saves_and_is_told_on(paths: Paths, jobs: int) -> None:
+    write_queue(paths.results, QUEUE.replace("epochs=1, data.limit_train=96", "epochs=3, data.limit_train=2000"))
 
+    def kill() -> None:
+        while not list(paths.out.glob("*/environment.json")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
     with pytest.raises(Interrupted) as caught:
-        worker(places, watcher=Plug()).run()
+        work(paths, jobs)
+    killer.join()
     assert caught.value.exit_code == 143
-    assert list(places.out.glob("fashion-dense-*/last.ckpt"))
-    assert worker(places).run() == 5
+    assert list(paths.out.glob("fashion-*/last.ckpt"))
+    assert work(paths, jobs) == 5
 
 
 @pytest.mark.long
-def test_another_worker_leaves_it_alone(places: Places) -> None:
-    records = places.records()
-    first = places.queue(records).runs()[0]
-    with claimed(places.out, first.key(embedded=True)) as mine:
+def test_another_worker_leaves_it_alone(paths: Paths) -> None:
+    records = paths.records()
+    first = paths.queue(records).runs()[0]
+    with claimed(paths.out, first.key(embedded=True)) as mine:
         assert mine
-        assert worker(places).run() == 4
-    assert worker(places).run() == 1
+        assert work(paths) == 4
+    assert work(paths) == 1
 
 
-def test_what_another_finished_in_the_meantime_is_not_done_again(places: Places) -> None:
-    class Slow(Places):
+def test_what_another_finished_in_the_meantime_is_not_done_again(paths: Paths) -> None:
+    class Slow(Paths):
         """Reads records, and is overtaken by another worker before it has read the queue."""
 
         def queue(self, records: Records) -> Queue:
             found = super().queue(records)
-            overtaking.append(worker(places).run())
+            overtaking.append(work(paths))
             return found
 
     overtaking: list[int] = []
-    assert worker(Slow(places.results, places.out)).run() == 0
+    assert work(Slow(paths.results, paths.out)) == 0
     assert overtaking[0] == 5
-    assert len(list(places.records())) == 5
+    assert len(list(paths.records())) == 5
 
 
-def test_again_trains_what_only_older_code_has_trained(places: Places) -> None:
-    (places.results / "queue.yaml").write_text(QUEUE.replace("[dense, magnitude, random]", "[dense]"))
-    assert worker(places).run() == 1
-    (path,) = (places.results / "records").glob("*.json")
-    (old,) = places.out.glob("*/code.txt")
+def test_again_trains_what_only_older_code_has_trained(paths: Paths) -> None:
+    (paths.results / "queue.yaml").write_text(QUEUE.replace("[dense, magnitude, random]", "[dense]"))
+    assert work(paths) == 1
+    (path,) = (paths.results / "records").glob("*.json")
+    (old,) = paths.out.glob("*/code.txt")
     record = json.loads(path.read_text())
     path.write_text(json.dumps(seal({**record, "code": "0.0.1-older"})))
     path.rename(path.with_name("older.json"))
     old.write_text("0.0.1-older")
-    assert worker(places).run() == 0
-    assert worker(places, again=True).run() == 1
-    assert {record["code"] for record in places.records()} == {"0.0.1-older", code_version()}
-    assert worker(places, again=True).run() == 0
+    assert work(paths) == 0
+    assert work(paths, again=True) == 1
+    assert {record["code"] for record in paths.records()} == {"0.0.1-older", code_version()}
+    assert work(paths, again=True) == 0
 
 
 def test_a_start_from_the_dense_net(tmp_path: Path) -> None:
@@ -130,11 +134,11 @@ budget: {fashion: [epochs=1, data.limit_train=96, data.limit_test=50, data.batch
 stages:
   - {name: a, task: fashion, methods: [magnitude], sparsities: [90], pretrained: true}
 """
-    places = Places(write_queue(tmp_path / "results", text), tmp_path / "runs")
+    paths = Paths(write_queue(tmp_path / "results", text), tmp_path / "runs")
     said: list[str] = []
-    assert Worker(places, say=said.append).run() == 1
-    assert said == ["fashion-dense comes first: its weights are a start"]
-    (record,) = places.records()
+    assert work(paths, say=said.append) == 1
+    assert said == ["fashion-dense comes first: its weights are the start"]
+    (record,) = paths.records()
     assert record["pretrained"] is True
     assert "weights" not in record["recipe"]["model"]
 
@@ -146,9 +150,9 @@ stages:
   - {name: a, task: nowhere, methods: [gmp], sparsities: [90]}
   - {name: b, task: fashion, methods: [gmp, random], sparsities: [90], vary: [{}]}
 """
-    places = Places(write_queue(tmp_path / "results", text), tmp_path / "runs")
+    paths = Paths(write_queue(tmp_path / "results", text), tmp_path / "runs")
     said: list[str] = []
-    assert Worker(places, say=said.append).run() == 1
+    assert work(paths, say=said.append) == 1
     assert len(said) == 1
     assert said[0].startswith("fashion-gmp-90, seed 0 is passed over: no mask update fits")
 
@@ -156,12 +160,17 @@ stages:
 def test_what_is_timed_is_done_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = write_queue(tmp_path / "results").joinpath("queue.yaml").read_text()
     (tmp_path / "results" / "queue.yaml").write_text(text + "  - {name: last, measure: overhead}\n")
-    monkeypatch.setitem(MEASUREMENTS, "overhead", lambda data, embedded: {"seconds": 1.0})
-    places = Places(tmp_path / "results", tmp_path / "runs")
-    assert worker(places, share="measurements").run() == 1
-    assert [record["name"] for record in places.records()] == ["overhead"]
-    assert worker(places, share="runs").run() == 5
-    assert worker(places).run() == 0
+    paths = Paths(tmp_path / "results", tmp_path / "runs")
+    running: list[int] = []
+
+    def measure(data: str | None, embedded: bool) -> dict[str, float]:
+        running.append(len([path for path in paths.out.glob("*/environment.json") if not (path.parent / "result.json").exists()]))
+        return {"seconds": 1.0}
+
+    monkeypatch.setitem(MEASUREMENTS, "overhead", measure)
+    assert work(paths, jobs=2) == 6
+    assert running == [0]
+    assert work(paths) == 0
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,14 +189,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_times_are_read() -> None:
-    assert [duration(text) for text in ("150m", "2h", "1h30m", "90s", "0.5h")] == [9000, 7200, 5400, 90, 1800]
+    assert [seconds_of(text) for text in ("150m", "2h", "1h30m", "90s", "0.5h")] == [9000, 7200, 5400, 90, 1800]
     for text in ("", "150", "m", "2 h", "1x"):
         with pytest.raises(ValueError, match="is no time"):
-            duration(text)
+            seconds_of(text)
 
 
-def test_full_scale_prints_its_commands(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = commands(places).splitlines()
+def test_full_scale_prints_its_commands(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = commands(paths).splitlines()
     want = "torchrun --standalone --nproc-per-node=8 -m rankprune train cifar10-vgg19-rpg-99.9 seed=0 --data DIR"
     assert any(line.startswith(want) for line in lines)
 

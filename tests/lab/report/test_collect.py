@@ -23,7 +23,7 @@ from rankprune.lab.report.layers import Layers, layers_of
 from rankprune.lab.report.picture import picture
 from rankprune.lab.report.points import points
 from rankprune.lab.report.runs import NoRun, find, flatten, read_run
-from rankprune.lab.training.weights import open_model
+from rankprune.lab.runs.open_model import open_model
 
 
 def test_layers_are_those_of_the_rank_profile(runs: Path, data: dict[str, Any]) -> None:

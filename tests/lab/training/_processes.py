@@ -193,9 +193,9 @@ def _wait(pid: int, timeout: float) -> int | None:
 
 def _serve() -> int:
     sys.path.insert(0, str(HERE.parent))
-    import _runs  # noqa: F401  (registers the tests' models)
     import torch
 
+    import _runs  # noqa: F401  (registers the tests' models)
     import rankprune.cli.train  # noqa: F401
     from rankprune.core.method import list_methods
     from rankprune.lab.data import load

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from _processes import Server
-from _runs import SMALL, model_bytes
 
+from _runs import SMALL, model_bytes
 from rankprune.lab.training import checkpoint
 
 # BatchNorm and dropout: what a failed batch has touched must be put back. 20 steps, of which none is saved by itself

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from _processes import Server
-from _runs import SMALL, model_bytes
 
+from _runs import SMALL, model_bytes
+from rankprune.lab.runs.run_folder import RunFolder
 from rankprune.lab.training import checkpoint
-from rankprune.lab.training.folder import RunFolder
 
 BASE = ["fashion-rpg-90", *SMALL, "method.every=2", "save.every_steps=2"]
 ALL = [*BASE, "amp=bf16", "ema.decay=0.9", "accumulate=3", "clip_norm=1", "save.every_steps=1"]

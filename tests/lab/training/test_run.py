@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from _runs import Plug, Tiny, data_of, model_bytes, run, small
 
 import rankprune
+from _runs import Plug, Tiny, data_of, model_bytes, run, small
 from rankprune import flops
 from rankprune.lab.models import create_model
 from rankprune.lab.models.registry import _BUILDERS
 from rankprune.lab.recipes import load_recipe
 from rankprune.lab.recipes.load import check
+from rankprune.lab.runs.run_folder import RunFolder
 from rankprune.lab.training import NanLoss, OffTarget, RunError, Unfinished, checkpoint, train
 from rankprune.lab.training.evaluate import evaluate
-from rankprune.lab.training.folder import RunFolder
 from rankprune.lab.training.loop import Progress
 from rankprune.lab.training.run import finish
 from rankprune.lab.training.smoke import smaller
@@ -79,9 +79,10 @@ def test_the_result_counts_updates_and_what_stays_of_growth(finished: Path, tmp_
     assert 0 <= result["survival"]["3"] <= result["survival"]["1"] <= 1
     assert result["precision"] == "float32"
     plain = run(small("fashion-gmp-90", "epochs=2", "amp=bf16"), tmp_path).result
-    assert plain["updates"] > 3
-    assert "survival" not in plain
-    assert plain["precision"] == "bfloat16"
+    assert plain.updates is not None
+    assert plain.updates > 3
+    assert plain.survival == {}
+    assert plain.precision == "bfloat16"
 
 
 def test_precision_by_itself_is_what_the_cpu_multiplies_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,12 +104,12 @@ def test_methods_with_extras_and_methods_that_look_at_data(tmp_path: Path) -> No
     for name in ("rpg+ham", *(m for m in rankprune.list_methods() if "data" in rankprune.method_info(m).needs)):
         recipe = smaller(small("fashion-random-90", f"method.name={name}"))
         outcome = train(recipe, tmp_path, data=data_of(16, 64, 64))
-        assert outcome.result["kept"] == 138, name
+        assert outcome.result.kept == 138, name
 
 
 def test_a_finished_run_is_found_and_not_run_again(finished: Path) -> None:
     plug = Plug()
-    outcome = run(small(), finished.parent, watcher=plug)
+    outcome = run(small(), finished.parent, callback=plug)
     assert outcome.found
     assert outcome.folder == finished
     assert plug.steps == []
@@ -117,10 +118,10 @@ def test_a_finished_run_is_found_and_not_run_again(finished: Path) -> None:
 def test_dense_runs_count_every_epoch(tmp_path: Path) -> None:
     outcome = run(small("fashion-dense", "epochs=2"), tmp_path)
     lines = RunFolder(outcome.folder).metrics()
-    assert outcome.result["accuracy_best"] == max(line["test_top1"] for line in lines)
-    assert outcome.result["sparsity"] == 0
-    assert outcome.result["kept"] == outcome.result["prunable"]
-    assert outcome.result["training_flops"] == 20 * 16 * 6 * outcome.result["macs_dense"]
+    assert outcome.result.accuracy_best == max(line["test_top1"] for line in lines)
+    assert outcome.result.sparsity == 0
+    assert outcome.result.kept == outcome.result.prunable
+    assert outcome.result.training_flops == 20 * 16 * 6 * outcome.result.macs_dense
 
 
 def test_training_flops_of_a_fixed_mask(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_training_flops_of_a_fixed_mask(tmp_path: Path) -> None:
     assert task.sparsifier is not None
     positions = {"conv1.weight": 49, "conv2.weight": 16, "head.weight": 1}
     macs = sum(int(mask.sum()) * positions[name] for name, mask in task.sparsifier.masks.items())
-    assert outcome.result["training_flops"] == pytest.approx(10 * 16 * 6 * macs)
+    assert outcome.result.training_flops == pytest.approx(10 * 16 * 6 * macs)
 
 
 def test_a_network_that_uses_a_layer_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,13 +143,13 @@ def test_a_network_that_uses_a_layer_twice(tmp_path: Path, monkeypatch: pytest.M
     once = run(small("fashion-dense", "epochs=1"), tmp_path).result
     twice = run(small("fashion-dense", "epochs=1", "model.name=test-twice"), tmp_path).result
     same = ("accuracy_last", "kept", "prunable", "macs_dense")
-    assert [twice[key] for key in same] == [once[key] for key in same]
-    assert twice["bytes_dense"] - once["bytes_dense"] > 4 * (16 * 10 + 10)  # a plain file has it under both names
+    assert [getattr(twice, key) for key in same] == [getattr(once, key) for key in same]
+    assert twice.bytes_dense - once.bytes_dense > 4 * (16 * 10 + 10)  # a plain file has it under both names
 
 
 def test_an_unfinished_run_needs_resume(tmp_path: Path) -> None:
     with pytest.raises(RunError):
-        run(small(), tmp_path, watcher=Plug(4))
+        run(small(), tmp_path, callback=Plug(4))
     with pytest.raises(Unfinished, match="--resume"):
         run(small(), tmp_path)
 
@@ -158,13 +159,13 @@ def test_two_writers(tmp_path: Path) -> None:
     folder.create()
     with folder.locked(), pytest.raises(RunError, match=f"process {os.getpid()}"):
         run(small(), tmp_path)
-    assert run(small(), tmp_path).result["steps"] == 30
+    assert run(small(), tmp_path).result.steps == 30
 
 
 def test_a_run_that_still_trains_is_not_called_unfinished(tmp_path: Path) -> None:
     """Its second starter must not be told to remove the folder under it."""
     with pytest.raises(RunError):
-        run(small(), tmp_path, watcher=Plug(4))
+        run(small(), tmp_path, callback=Plug(4))
     with RunFolder.of(small(), tmp_path).locked(), pytest.raises(RunError, match=f"process {os.getpid()}: wait"):
         run(small(), tmp_path)
 
@@ -173,7 +174,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_loses_nothing(tmp_path: Pat
     recipe = small("fashion-rpg-90", "optimizer.lr=1e20", "save.every_steps=1")
     plug = Plug()
     with pytest.raises(NanLoss) as caught:
-        run(recipe, tmp_path, watcher=plug)
+        run(recipe, tmp_path, callback=plug)
     assert f"step {plug.steps[-1] + 1} " in str(caught.value)
     state, problem = checkpoint.load(RunFolder.of(recipe, tmp_path).path)
     assert problem == ""
@@ -193,7 +194,7 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path: Path) -> None:
 
     try:
         with pytest.raises(RunError, match=r"last|next") as caught:
-            run(recipe, tmp_path, watcher=Plug(5, fill_the_disk))
+            run(recipe, tmp_path, callback=Plug(5, fill_the_disk))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "File too large" in str(caught.value)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from _runs import Plug
 
+from _runs import Plug
 from rankprune.lab.recipes import list_recipes, load_recipe
 from rankprune.lab.training import smoke
 from rankprune.lab.training.evaluate import evaluate
@@ -87,15 +87,15 @@ def test_top1_and_top5_of_a_hand_case() -> None:
 def run(name: str, out: Path, *overrides: str) -> None:
     if name.startswith("coco"):
         pytest.importorskip("faster_coco_eval", reason="the extra detection is not installed")
-    watcher, recipe = Plug(), load_recipe(name, overrides)
-    outcome = smoke(recipe, out, watcher=watcher)
-    assert outcome.result["steps"] == len(watcher.steps)
-    assert outcome.result["target_sparsity"] == (0.0 if recipe.method is None else recipe.method.sparsity)
-    assert outcome.result["sparsity"] == pytest.approx(outcome.result["target_sparsity"], abs=1e-5)
-    assert bool(recipe.model.pretrained) == any("random weights" in message for message in watcher.messages)
+    callback, recipe = Plug(), load_recipe(name, overrides)
+    outcome = smoke(recipe, out, callback=callback)
+    assert outcome.result.steps == len(callback.steps)
+    assert outcome.result.target_sparsity == (0.0 if recipe.method is None else recipe.method.sparsity)
+    assert outcome.result.sparsity == pytest.approx(outcome.result.target_sparsity, abs=1e-5)
+    assert bool(recipe.model.pretrained) == any("random weights" in message for message in callback.messages)
     measures = {"box_ap_last", "mask_ap_last"} if name.startswith("coco") else {"top5_last"}
-    assert outcome.result["metric"] == ("box_ap" if name.startswith("coco") else "top1")
-    assert measures - {"box_ap_last"} <= set(outcome.result)
+    assert outcome.result.metric == ("box_ap" if name.startswith("coco") else "top1")
+    assert measures - {"box_ap_last"} <= set(outcome.result.scores)
 
 
 @pytest.mark.long

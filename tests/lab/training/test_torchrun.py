@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 from _processes import Server
-from _runs import SMALL, model_bytes
 
+from _runs import SMALL, model_bytes
+from rankprune.lab.runs.run_folder import RunFolder
 from rankprune.lab.training import checkpoint
-from rankprune.lab.training.folder import RunFolder
 
 DOUBLE = [
     "fashion-rpg-90", *SMALL, "method.every=2", "model.name=test-double", "epochs=2", "data.limit_test=97",

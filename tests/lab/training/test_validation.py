@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from _runs import data_of, small
 
+from _runs import data_of, small
 from rankprune.lab.data.generate import write_coco
 from rankprune.lab.models import ModelError, create_model
 from rankprune.lab.recipes import load_recipe

@@ -67,9 +67,7 @@ class About:
         return describe_misfit(network, without_auxiliary(network, state))
 
 
-def find_about(
-    name: str, args: Mapping[str, Any], state: Mapping[str, Tensor], image_size: int | None = None
-) -> About:
+def find_about(name: str, args: Mapping[str, Any], state: Mapping[str, Tensor], image_size: int | None = None) -> About:
     """Build the network by shapes alone and read off the weights how many classes and channels it must have had."""
     args = check_args(name, args)
     misfit = ""

@@ -13,9 +13,9 @@ from rankprune.lab.report.drawing import legend, looks, plain, plain_ticks, save
 
 from .evidence import standard_error
 from .queue import read_queue
-from .records import Record, Records
+from .records import Records
 from .runs import Run
-from .table import Evidence, named, numbers
+from .table import Evidence, Value, named, numbers
 from .tables_long import by_ratio, is_long, is_tuning
 from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
 
@@ -26,6 +26,7 @@ class Point(NamedTuple):
     error: float | None  # standard error of y; None of one run
 
 
+Measure = tuple[Value, str]  # a value of a result, and what the axis calls it
 Curves = Mapping[str, Sequence[Point]]
 _REGIME = ("cifar10-long-vgg", 99.5)
 _LENGTHS = (None, 10)  # epochs: the recipe's 40, and what is drawn until they have been run
@@ -44,19 +45,19 @@ def write(results: Path) -> list[Path]:
 
 
 def _figures(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
-    accuracy = ("accuracy_last", 100.0, _ACCURACY)
-    rank = ("delta_rank_ratio", 1.0, _RANK)
-    for name, runs, (key, scale, label), where, x_label in (
+    accuracy: Measure = (lambda r: 100 * r.accuracy_last, _ACCURACY)
+    rank: Measure = (lambda r: r.delta_rank_ratio, _RANK)
+    for name, runs, (value, label), where, x_label in (
         ("cifar10", plain_runs(evidence), accuracy, _kept, "weights kept (%)"),
         ("rank", plain_runs(evidence), rank, _kept, "weights kept (%)"),
         ("flops", plain_runs(evidence, (ERK,)), accuracy, _macs, "MACs (% of dense)"),
     ):
-        panels = _by_net(evidence, runs, key, scale, where)
+        panels = _by_net(evidence, runs, value, where)
         if panels:
-            dense = _dense(evidence, list(panels)) if key == "accuracy_last" else {}
+            dense = _dense(evidence, list(panels)) if label == _ACCURACY else {}
             dress = partial(_dress_net, dense=dense, x_label=x_label, y_label=label)
             yield name, partial(_panels, panels=panels, dress=dress)
-    against = {label: _against_lambda(evidence, key, scale) for key, scale, label in (accuracy, rank)}
+    against = {label: _against_lambda(evidence, value) for value, label in (accuracy, rank)}
     if any(curves for curves in against.values()):
         yield "lambda", partial(_panels, panels=against, dress=_dress_lambda)
 
@@ -69,25 +70,21 @@ def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
         "weights trained by the rank term": (("method.rank_on", "weights"),),
         "weights trained by noise of its size": (("method.rank_on", "weights"), ("method.rank_signal", "noise")),
     }
+    measures: tuple[Measure, ...] = (
+        (lambda r: 100 * r.accuracy_last, _ACCURACY),
+        (lambda r: r.delta_rank_ratio, _RANK),
+        (lambda r: 100 * r.survival["10"] if "10" in r.survival else None, _SURVIVAL),
+    )
     for epochs in _LENGTHS:
         panels: dict[str, dict[str, list[Point]]] = {}
         for label, settings in kinds.items():
             for ratio, runs in by_ratio(evidence, *_REGIME, settings, epochs).items():
-                for key, scale, name in (("accuracy_last", 100.0, _ACCURACY), ("delta_rank_ratio", 1.0, _RANK)):
-                    if (point := _point(evidence, runs, ratio, key, scale)) is not None:
+                for value, name in measures:
+                    if (point := _point(evidence, runs, ratio, value)) is not None:
                         panels.setdefault(name, {}).setdefault(label, []).append(point)
-                shares = [value for record in evidence.records_of(runs) if (value := _survived(record)) is not None]
-                if shares:
-                    point = Point(ratio, 100 * statistics.fmean(shares), standard_error(shares))
-                    panels.setdefault(_SURVIVAL, {}).setdefault(label, []).append(point)
         if any(point.x for curves in panels.values() for points in curves.values() for point in points):
             yield "long", partial(_panels, panels=panels, dress=partial(_dress_ratio, epochs=epochs or 40))
             return
-
-
-def _survived(record: Record) -> float | None:
-    """Of what was grown, the share still active after ten updates."""
-    return ((record.get("result") or {}).get("survival") or {}).get("10")
 
 
 def _dress_ratio(axes: Any, name: str, epochs: int) -> None:
@@ -97,8 +94,8 @@ def _dress_ratio(axes: Any, name: str, epochs: int) -> None:
     axes.minorticks_off()
 
 
-def _point(evidence: Evidence, runs: list[Run], x: float | None, key: str, scale: float) -> Point | None:
-    values = [scale * value for value in evidence.values(runs, key)]
+def _point(evidence: Evidence, runs: list[Run], x: float | None, value: Value) -> Point | None:
+    values = evidence.values(runs, value)
     return Point(x, statistics.fmean(values), standard_error(values)) if values and x is not None else None
 
 
@@ -112,7 +109,7 @@ def _macs(evidence: Evidence, runs: list[Run]) -> float | None:
 
 
 def _by_net(
-    evidence: Evidence, planned: Sequence[Run], key: str, scale: float,
+    evidence: Evidence, planned: Sequence[Run], value: Value,
     where: Callable[[Evidence, list[Run]], float | None],
 ) -> dict[str, Curves]:  # fmt: skip
     """For each small net: a curve a method over the sparsities it was run at."""
@@ -121,7 +118,7 @@ def _by_net(
         if run.percent is None:
             continue
         runs = evidence.find(run.task, run.method, run.percent, run.settings)
-        if (point := _point(evidence, runs, where(evidence, runs), key, scale)) is not None:
+        if (point := _point(evidence, runs, where(evidence, runs), value)) is not None:
             found.setdefault(net(run), {}).setdefault(named(run), []).append(point)
     return {name: {label: sorted(points) for label, points in curves.items()} for name, curves in found.items()}
 
@@ -129,18 +126,18 @@ def _by_net(
 def _dense(evidence: Evidence, nets: Sequence[str]) -> dict[str, float]:
     levels = {}
     for name in nets:
-        values = evidence.values(evidence.find(f"cifar10-cpu-{name}", "dense", None), "accuracy_last")
+        values = evidence.values(evidence.find(f"cifar10-cpu-{name}", "dense", None), lambda r: r.accuracy_last)
         if values:
             levels[name] = 100 * statistics.fmean(values)
     return levels
 
 
-def _against_lambda(evidence: Evidence, key: str, scale: float) -> Curves:
+def _against_lambda(evidence: Evidence, value: Value) -> Curves:
     found: dict[str, list[Point]] = {}
     for label, settings in KINDS:
         for lam in numbers()["lambda"]["lams"]:
             runs = at_lambda(evidence, "cpu", lam, settings if lam else ())
-            if (point := _point(evidence, runs, float(lam), key, scale)) is not None:
+            if (point := _point(evidence, runs, float(lam), value)) is not None:
                 found.setdefault(label, []).append(point)
     return {label: points for label, points in found.items() if any(point.x for point in points)}
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from rankprune.core.method import Extra, Group, PrunableLayer
 from rankprune.core.select import keep_largest
-from rankprune.lab.training.folder import RunFolder
+from rankprune.lab.runs.run_folder import RunFolder
+from rankprune.lab.training.callbacks import Callback
 from rankprune.lab.training.interrupt import Interrupt
 from rankprune.lab.training.loop import Loop, Progress
 from rankprune.lab.training.task import build
-from rankprune.lab.training.watch import Watcher
 from rankprune.methods.rpg import RPG
 
 from .runs import Run
@@ -88,7 +88,7 @@ def growth(data: str | None, embedded: bool, budget: tuple[str, ...] = ("epochs=
             group.extras = (*group.extras, watch)
             folder.create()
             with Interrupt() as interrupt:
-                Loop(task, folder, Watcher(), Progress()).run(interrupt)
+                Loop(task, folder, Callback(), Progress()).run(interrupt)
         found.append({
             "method": method, "settings": settings, "grown": watch.grown,
             "survived": watch.survived / max(watch.grown, 1), "alike": watch.alike / max(watch.compared, 1),

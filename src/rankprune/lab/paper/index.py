@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankprune._util import nearest, write_atomic
 from rankprune.lab.recipes.errors import RecipeError
-from rankprune.lab.training.folder import writing
+from rankprune.lab.runs.run_folder import writing
 
 from . import tables_long, tables_ours, tables_paper
 from .queue import Queue, read_queue

@@ -12,57 +12,60 @@ from collections.abc import Callable
 import torch
 
 from rankprune.lab.errors import RunError
-from rankprune.lab.training.folder import RunFolder
+from rankprune.lab.progress import Say
+from rankprune.lab.runs.run_folder import RunFolder
 
 from .index import full_queue
 from .records import Record, code_version
 from .runs import Run
-from .work import Places, Say, describe
+from .work import Paths, describe
 
 
-def command(run: Run, places: Places, gpus: int) -> list[str]:
+def command(run: Run, paths: Paths, gpus: int) -> list[str]:
     """What trains one run; `--resume` makes the same command go on with it."""
     words = ["torchrun", "--standalone", f"--nproc-per-node={gpus}", "-m", "rankprune", "train", run.name]
     words += [*(f"{key}={json.dumps(value)}" for key, value in run.settings), f"seed={run.seed}"]
-    return [*words, "--data", places.data or "DIR", "--out", str(places.out), "--resume"]
+    return [*words, "--data", paths.data or "DIR", "--out", str(paths.out), "--resume"]
 
 
-def commands(places: Places) -> str:
+def commands(paths: Paths) -> str:
     """One line a run."""
-    return "\n".join(shlex.join(command(run, places, 8)) for run in full_queue().runs() if run.known())
+    return "\n".join(shlex.join(command(run, paths, 8)) for run in full_queue().runs() if run.known())
 
 
-def launch(places: Places, seconds: float | None, say: Say, finished: Callable[[Record], None]) -> int:
+def launch(paths: Paths, seconds: float | None, say: Say, finished: Callable[[Record], None]) -> int:
     """Train what has no record yet; the number of records added."""
     gpus = torch.cuda.device_count()
     if not gpus:
         raise RunError("--scale full needs a GPU and none is here: take its commands elsewhere, or use --scale cpu.")
-    if places.data is None:
+    if paths.data is None:
         raise RunError("--scale full reads its data from a folder: give it with --data DIR.")
     until, added = None if seconds is None else time.monotonic() + seconds, 0
     for run in full_queue().runs():
-        records = places.records()
+        records = paths.records()
         if until is not None and time.monotonic() >= until:
             break
         if not run.known() or records.has(run.key()):
             continue
         left = None if until is None else until - time.monotonic()
-        if not _train(run, places, gpus, left, say):
+        if not _train(run, paths, gpus, left, say):
             continue
-        recipe = run.placed(places.out, places.data, embedded=False)
-        result = RunFolder.of(recipe, places.out).result()
+        recipe = run.placed(paths.out, paths.data, embedded=False)
+        result = RunFolder.of(recipe, paths.out).result()
         if result is not None:
-            record = describe(run.key(), recipe.name, run.seed, code_version(), result, recipe) | {"smoke": False}
+            record = describe(run.key(), recipe.name, run.seed, code_version(), result.to_dict(), recipe) | {
+                "smoke": False
+            }
             records.add(record)
             finished(record)
             added += 1
     return added
 
 
-def _train(run: Run, places: Places, gpus: int, seconds: float | None, say: Say) -> bool:
+def _train(run: Run, paths: Paths, gpus: int, seconds: float | None, say: Say) -> bool:
     say(f"{run} on {gpus} GPUs")
     # `python -m torch.distributed.run` is torchrun without a search of the PATH.
-    words = [sys.executable, "-m", "torch.distributed.run", *command(run, places, gpus)[1:]]
+    words = [sys.executable, "-m", "torch.distributed.run", *command(run, paths, gpus)[1:]]
     process = subprocess.Popen(words)
     try:
         code = process.wait(seconds)
@@ -73,4 +76,3 @@ def _train(run: Run, places: Places, gpus: int, seconds: float | None, say: Say)
     if code:
         say(f"{run} is passed over: its command ended with {code}")
     return code == 0
-

@@ -15,7 +15,7 @@ from rankprune.lab.recipes.schema import Section
 from rankprune.lab.recipes.yaml_file import read
 
 from .measure import MEASUREMENTS
-from .records import Record, Records
+from .records import Record, Records, result_of
 from .runs import Run
 
 from pydantic import Field, ValidationError, model_validator  # isort: skip  (schema.py says how to install it)
@@ -156,5 +156,5 @@ def record_of(run: Run, records: Records, embedded: bool) -> Record | None:
 
 def accuracy(record: Record) -> float | None:
     """Of the last epoch; None of a run that failed or measures something else."""
-    found = (record.get("result") or {}).get("accuracy_last")
-    return None if found is None else float(found)
+    result = result_of(record)
+    return None if result is None else result.accuracy_last

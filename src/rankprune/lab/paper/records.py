@@ -15,8 +15,9 @@ import rankprune
 from rankprune._util import write_atomic
 from rankprune.core.budget import kept
 from rankprune.lab.errors import OffTarget, RunError
-from rankprune.lab.training.folder import writing
-from rankprune.lab.training.sealed import NotWhole, read_table, seal, unseal
+from rankprune.lab.runs.result import RunResult
+from rankprune.lab.runs.run_folder import writing
+from rankprune.lab.runs.sealed_json import NotWhole, read_table, seal, unseal
 
 from .runs import digest
 
@@ -25,9 +26,6 @@ _OUTSIDE = ("cli", "engine", "formats", "integrations", "lab/bench", "lab/paper"
 
 Record = dict[str, Any]
 _ENTRIES: dict[str, type | tuple[type, ...]] = {"run": str, "code": str, "name": str, "seed": int, "finished": str}
-_MEASURED: dict[str, type | tuple[type, ...]] = {
-    "accuracy_last": (int, float), "target_sparsity": (int, float), "prunable": int, "kept": int,
-}  # fmt: skip
 
 
 @lru_cache
@@ -61,16 +59,26 @@ def _code_of(source: str) -> str:
     return ast.dump(_OnlyCode().visit(ast.parse(source)))
 
 
+def result_of(record: Mapping[str, Any]) -> RunResult | None:
+    """The result of a training run; None for a run that failed and for a measurement.
+
+    Raises:
+        NotWhole: The result lacks something or holds what it cannot.
+    """
+    table = record.get("result")
+    return RunResult.from_dict(table) if isinstance(table, Mapping) and "accuracy_last" in table else None
+
+
 def check(record: Mapping[str, Any]) -> None:
     """Refuse an accuracy that was not measured at exactly the sparsity asked for."""
-    result = record.get("result") or {}
-    if "accuracy_last" not in result:
+    result = result_of(record)
+    if result is None:
         return
-    target, total = result["target_sparsity"], result["prunable"]
+    target, total = result.target_sparsity, result.prunable
     want = kept(total, target) if target else total
-    if target and result["kept"] != want:
+    if target and result.kept != want:
         raise OffTarget(
-            f"{record['name']} keeps {result['kept']:,} of {total:,} weights and not the {want:,} of {target:.2%}: "
+            f"{record['name']} keeps {result.kept:,} of {total:,} weights and not the {want:,} of {target:.2%}: "
             "its accuracy is refused."
         )
 
@@ -117,11 +125,8 @@ class Records:
     def _read(path: Path) -> Record:
         try:
             record = unseal(read_table(path), _ENTRIES)
-            result = {} if record.get("result") is None else unseal(record["result"], {})
-            if "accuracy_last" in result:
-                unseal(result, _MEASURED)
-                if odd := [key for key in _MEASURED if not 0 <= result[key] < 1e15]:
-                    raise NotWhole(f"{odd[0]} is {str(result[odd[0]])[:40]}")
+            if not isinstance(record.get("result"), (Mapping, type(None))):
+                raise NotWhole("its result is no table")
             check(record)
         except (ValueError, OverflowError) as error:
             way_out = "restore it from version control, or remove it"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankprune.lab.recipes import Recipe, RecipeError, load_recipe
-from rankprune.lab.training.folder import MODEL, RunFolder
+from rankprune.lab.runs.run_folder import MODEL, RunFolder
 from rankprune.lab.training.smoke import smaller
 
 # What takes the place of CIFAR-10 where it is absent.

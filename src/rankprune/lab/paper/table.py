@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankprune.lab.recipes.yaml_file import read
+from rankprune.lab.runs.result import RunResult
 
 from .evidence import number, percent
 from .queue import Queue, accuracy, on_embedded, record_of
-from .records import Record, Records
+from .records import Record, Records, result_of
 from .runs import Run
 
+Value = Callable[[RunResult], float | None]
 NUMBERS = Path(__file__).with_name("numbers.yaml")
 NAMES = {
     "dense": "dense", "pbw": "PBW", "mlprune": "MLPrune", "probmask": "ProbMask", "acdc": "AC/DC", "rpg": "RPG",
@@ -88,9 +90,10 @@ class Evidence:
         self.used += [record for record in found if record not in self.used]
         return found
 
-    def values(self, runs: Sequence[Run], key: str) -> list[float]:
-        """Something of the results; what has failed has none."""
-        return [float(r["result"][key]) for r in self.records_of(runs) if (r.get("result") or {}).get(key) is not None]
+    def values(self, runs: Sequence[Run], value: Value) -> list[float]:
+        """A value of each result that has it; runs that failed have no result."""
+        results = [result for record in self.records_of(runs) if (result := result_of(record)) is not None]
+        return [float(found) for result in results if (found := value(result)) is not None]
 
     def accuracy(self, runs: Sequence[Run], planned: str = "not run") -> str:
         """What stands in the column `ours`."""
@@ -104,13 +107,14 @@ class Evidence:
         missing = [run.name for run in runs if not run.known()]
         return f"no recipe {missing[0]}" if missing else planned
 
-    def number(self, runs: Sequence[Run], key: str, digits: int = 3) -> str:
-        values = self.values(runs, key)
+    def number(self, runs: Sequence[Run], value: Value, digits: int = 3) -> str:
+        """Mean ± standard error of a value; empty where there is none."""
+        values = self.values(runs, value)
         return number(values, digits) if values else ""
 
     def macs(self, runs: Sequence[Run]) -> float | None:
         """Of one image, as a share of the dense net's; None where there is no record."""
-        sparse, dense = self.values(runs, "macs_sparse"), self.values(runs, "macs_dense")
+        sparse, dense = self.values(runs, lambda r: r.macs_sparse), self.values(runs, lambda r: r.macs_dense)
         return sum(sparse) / sum(dense) if dense else None
 
     def finish(self, table: Table) -> Table:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .evidence import number
 from .runs import Run
-from .table import HONEST, NAMES, Evidence, Table
+from .table import HONEST, NAMES, Evidence, Table, Value
 from .tables_paper import Scale
 
 PREFIX = "cifar10-long-"
@@ -68,10 +68,10 @@ def _fill(table: Table, evidence: Evidence) -> None:
             NAMES.get(run.method, run.method),
             settings_of(run),
             evidence.accuracy(runs),
-            evidence.number(runs, "delta_rank_ratio"),
-            evidence.number(runs, "dead_filters", 0),
-            _count(evidence, runs, "steps"),
-            _count(evidence, runs, "updates"),
+            evidence.number(runs, lambda r: r.delta_rank_ratio),
+            evidence.number(runs, lambda r: r.dead_filters, 0),
+            _count(evidence, runs, lambda r: r.steps),
+            _count(evidence, runs, lambda r: r.updates),
             *(survival(evidence, runs, after) for after in ("1", "3", "10")),
         ))  # fmt: skip
 
@@ -85,13 +85,12 @@ def settings_of(run: Run) -> str:
 
 def survival(evidence: Evidence, runs: list[Run], after: str) -> str:
     """The share of grown weights that are active so many updates later; empty for methods that do not grow."""
-    found = [record["result"].get("survival", {}) for record in evidence.records_of(runs) if record.get("result")]
-    values = [shares[after] for shares in found if after in shares]
+    values = evidence.values(runs, lambda r: r.survival.get(after))
     return number(values, 2) if values else ""
 
 
-def _count(evidence: Evidence, runs: list[Run], key: str) -> str:
-    values = evidence.values(runs, key)
+def _count(evidence: Evidence, runs: list[Run], value: Value) -> str:
+    values = evidence.values(runs, value)
     return f"{statistics.fmean(values):,.0f}" if values else ""
 
 

@@ -47,8 +47,12 @@ def at_lambda(evidence: Evidence, scale: Scale, lam: float, settings: tuple[tupl
 
 
 def _described(evidence: Evidence, runs: list[Run]) -> tuple[str, ...]:
-    ranks = (evidence.number(runs, key) for key in ("delta_rank_ratio", "exact_rank_ratio"))
-    return (evidence.accuracy(runs), *ranks, evidence.number(runs, "dead_filters", 0))
+    return (
+        evidence.accuracy(runs),
+        evidence.number(runs, lambda r: r.delta_rank_ratio),
+        evidence.number(runs, lambda r: r.exact_rank_ratio),
+        evidence.number(runs, lambda r: r.dead_filters, 0),
+    )
 
 
 def ranks(evidence: Evidence, scale: Scale) -> Table:
@@ -121,7 +125,9 @@ def verdict(evidence: Evidence, runs: list[Run]) -> str:
     for run in _first_seeds(r for r in runs if r.percent in AT):
         if "+" not in run.method and run.settings:
             continue
-        values = evidence.values(evidence.find(run.task, run.method, run.percent, run.settings), "accuracy_last")
+        values = evidence.values(
+            evidence.find(run.task, run.method, run.percent, run.settings), lambda r: r.accuracy_last
+        )
         into = candidates if "+" in run.method else singles
         if len(values) >= LEAST:
             into.setdefault(_label(run.method, run.settings), {})[float(run.percent or 0)] = values
@@ -157,8 +163,8 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
         for (lam, signal), run in by_lam.items():
             both = [evidence.find(r.task, r.method, r.percent, r.settings, r.pretrained) for r in (run, without)]
             accuracies = (evidence.accuracy(runs) for runs in both)
-            verdict = helps(*(evidence.values(runs, "accuracy_last") for runs in both))
-            ranks = (evidence.number(runs, "delta_rank_ratio") for runs in both)
+            verdict = helps(*(evidence.values(runs, lambda r: r.accuracy_last) for runs in both))
+            ranks = (evidence.number(runs, lambda r: r.delta_rank_ratio) for runs in both)
             label = f"{lam:g}" + ", noise" * (signal == "noise")
             table.rows.append((condition, label, *accuracies, verdict, *ranks))
     noise = "noise: growth by noise of the rank gradient's size instead, the control."

@@ -82,7 +82,8 @@ def _average_precision(evidence: Evidence, runs: list[Any], scale: Scale) -> tup
         return "failed", "failed"
     if scale == "cpu":
         return "runs", "runs"
-    box, mask = ([100 * value for value in evidence.values(runs, key)] for key in ("accuracy_last", "mask_ap_last"))
+    box = [100 * value for value in evidence.values(runs, lambda r: r.accuracy_last)]
+    mask = [100 * value for value in evidence.values(runs, lambda r: r.scores.get("mask_ap_last"))]
     return number(box, 1), number(mask, 1)
 
 
@@ -143,7 +144,7 @@ def overhead(evidence: Evidence, scale: Scale) -> Table:
     task = {"cpu": "cifar10-cpu-resnet20", "full": "imagenet-resnet50"}[scale]
     for method, value in data["training_share"].items():
         runs = evidence.find(task, method, 90)
-        text = evidence.number(runs, "training_share", 2) or "not run"
+        text = evidence.number(runs, lambda r: r.training_share, 2) or "not run"
         table.rows.append((f"training FLOPs at 90 % as a share of dense: {NAMES[method]}", f"{value:.2f}", text))
     if small:
         table.notes.append(f"share of the time, ours: {small['model']}, an update every {small['every']} steps.")

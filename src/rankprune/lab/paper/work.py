@@ -1,41 +1,41 @@
-"""Working through the queue: one run after another, in pieces, until it is done or the time is up."""
+"""Works through the queue with a runner, in pieces, until it is done or the time is up."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rankprune.lab.data.cifar10 import LAYOUTS
+from rankprune.lab.errors import NanLoss, OffTarget, RunError
+from rankprune.lab.progress import Say
 from rankprune.lab.recipes.load import to_dict
 from rankprune.lab.recipes.schema import Recipe
-from rankprune.lab.training import Interrupted, NanLoss, OffTarget, Watcher, train
+from rankprune.lab.runs.environment import environment
+from rankprune.lab.runs.run_folder import BEST, ENVIRONMENT, MODEL, RunFolder, writing
+from rankprune.lab.sweep.runner import Order, Reply, Runner
 from rankprune.lab.training.checkpoint import LAST, PREVIOUS
-from rankprune.lab.training.environment import environment
-from rankprune.lab.training.folder import BEST, MODEL, RunFolder, writing
-from rankprune.lab.training.smoke import stand_in
 
 from .measure import MEASUREMENTS, measurement_key
 from .queue import Item, Measurement, Queue, read_queue
 from .records import Record, Records, code_version
 from .runs import Run
 
-Say = Callable[[str], None]
-Share = Literal["all", "runs", "measurements"]
 _CODE = "code.txt"  # in a run's folder: which code began it
 
 
-@dataclass
-class Places:
-    """Where things lie."""
+@dataclass(frozen=True)
+class Paths:
+    """The folders of `rankprune paper`.
+
+    Attributes:
+        results: Holds queue.yaml, records, tables and figures.
+        out: Holds the run folders.
+        data: Holds CIFAR-10; None or a folder without it means the embedded images.
+    """
 
     results: Path
     out: Path
@@ -43,6 +43,7 @@ class Places:
 
     @property
     def embedded(self) -> bool:
+        """Whether the embedded images take the place of CIFAR-10."""
         return not has_cifar10(self.data)
 
     def records(self) -> Records:
@@ -52,132 +53,176 @@ class Places:
         return read_queue(self.results / "queue.yaml", records)
 
 
-@dataclass
-class Worker:
-    """Does what is due, until nobody has anything left for it."""
+@dataclass(frozen=True)
+class _Claim:
+    """A run that this process has claimed.
 
-    places: Places
-    seconds: float | None = None  # how long; None: to the end
-    again: bool = False  # also what only older code has a record of
-    share: Share = "all"  # beside others a worker cannot measure
-    watcher: Watcher = field(default_factory=Watcher)
+    Attributes:
+        run: What is claimed.
+        is_start: Whether the dense run that `run` starts from is trained first.
+        code: The version of the code that began the run.
+        lock: Released by closing it.
+    """
+
+    run: Run
+    is_start: bool
+    code: str
+    lock: contextlib.ExitStack
+
+
+@dataclass
+class QueueWorker:
+    """Feeds what is due in the queue to a runner, and writes a record of each run that ends.
+
+    Several commands may work on the same queue: each run is claimed by a lock while it trains.
+
+    Attributes:
+        paths: The folders.
+        again: Whether to run also what only older code has a record of.
+        say: Receives sentences about what is done.
+        finished: Called with each new record.
+    """
+
+    paths: Paths
+    again: bool = False
     say: Say = print
     finished: Callable[[Record], None] = lambda record: None
+    added: int = 0  # records
+    _skipped: set[Item] = field(default_factory=set)
+    _claims: dict[Path, _Claim] = field(default_factory=dict)  # by run folder
 
-    def run(self) -> int:
-        """The number of records added."""
-        deadline = Deadline(self.watcher, None if self.seconds is None else time.monotonic() + self.seconds)
-        passed: set[Item] = set()
-        added = 0
-        while not deadline.over():
-            records = self.places.records()
-            queue = self.places.queue(records)
-            due = [item for _, item in queue.items if item not in passed and not self._done(item, records)]
-            item = next((item for item in due if self._open(item)), None)
-            if item is None:
-                break
-            with claimed(self.places.out, self._key(item)) as mine:
-                if not mine:
-                    passed.add(item)
-                    continue
-                records = self.places.records()
-                if self._done(item, records):  # by another, after the queue was read and before it was ours
-                    continue
-                try:
-                    record = self._do(item, deadline)
-                    records.add(record)
-                except Interrupted:
-                    if deadline.fired:
-                        break
-                    raise
-                except (ValueError, RuntimeError) as error:
-                    if isinstance(error.__cause__, OSError):  # a full disk would stop the next one as well
-                        raise
-                    self.say(f"{item} is passed over: {error}")
-                    passed.add(item)
-                    continue
-                added += 1
-                self.finished(record)
-        return added
+    def run(self, runner: Runner, seconds: float | None = None) -> int:
+        """Work until nothing is due that this process can do, or until the time is up.
 
-    def _key(self, item: Item) -> str:
-        return measurement_key(item.name) if isinstance(item, Measurement) else item.key(self.places.embedded)
+        Returns:
+            The number of records added.
 
-    def _done(self, item: Item, records: Records) -> bool:
-        if isinstance(item, Run) and not item.known():
+        Raises:
+            Interrupted: A signal asked to stop; what ran has been saved.
+            RunError: The disk refuses to write.
+        """
+        try:
+            runner.run(self._next, self._done, seconds)
+        finally:
+            for claim in self._claims.values():
+                claim.lock.close()
+            self._claims.clear()
+        return self.added
+
+    def _next(self, idle: bool) -> Order | None:
+        while True:
+            records = self.paths.records()
+            due = [item for _, item in self.paths.queue(records).items if self._is_due(item, records, idle)]
+            if not due:
+                return None
+            if isinstance(due[0], Measurement):
+                self._measure(due[0])
+            elif (order := self._claim(due[0])) is not None:
+                return order
+
+    def _is_due(self, item: Item, records: Records, idle: bool) -> bool:
+        if item in self._skipped or (isinstance(item, Run) and not item.known()) or self._has(item, records):
             return False
+        if isinstance(item, Measurement):
+            return idle  # timings need the machine for themselves
+        folder = self._order(item).folder
+        return folder not in self._claims and (not item.pretrained or self._start(item).folder not in self._claims)
+
+    def _has(self, item: Item, records: Records) -> bool:
         return records.has(self._key(item), code_version() if self.again else None)
 
-    def _open(self, item: Item) -> bool:
-        """Whether this worker can do it at all."""
-        if isinstance(item, Measurement):
-            return self.share != "runs"
-        return self.share != "measurements" and item.known()
+    def _key(self, item: Item) -> str:
+        return measurement_key(item.name) if isinstance(item, Measurement) else item.key(self.paths.embedded)
 
-    def _do(self, item: Item, deadline: Deadline) -> Record:
-        if isinstance(item, Measurement):
+    def _measure(self, item: Measurement) -> None:
+        with claimed(self.paths.out, self._key(item)) as mine:
+            records = self.paths.records()
+            if not mine or self._has(item, records):
+                self._skipped.add(item)
+                return
             self.say(f"measuring {item.name}")
-            found = MEASUREMENTS[item.name](self.places.data, self.places.embedded)
-            return describe(measurement_key(item.name), item.name, 0, code_version(), found)
-        return self._train(item, deadline)
+            found = MEASUREMENTS[item.name](self.paths.data, self.paths.embedded)
+            self._add(describe(self._key(item), item.name, 0, code_version(), found), records)
 
-    def _train(self, run: Run, deadline: Deadline) -> Record:
-        # What older code has left in the folder is what is to be done again.
-        places = replace(self.places, out=self.places.out / code_version()) if self.again else self.places
-        if run.pretrained:
-            dense = run.dense().placed(places.out, places.data, places.embedded)
-            if not (RunFolder.of(dense, places.out).path / MODEL).is_file():
-                self.say(f"{dense.name} comes first: its weights are a start")
-                train(dense, places.out, resume=True, watcher=deadline)
-        recipe = run.placed(places.out, places.data, places.embedded)
-        folder = RunFolder.of(recipe, places.out)
-        code = begun_by(folder)
-        key = run.key(places.embedded)
-        data = stand_in(recipe) if run.smoke else None
-        try:
-            outcome = train(recipe, places.out, resume=True, watcher=deadline, data=data)
-        except (NanLoss, OffTarget) as error:
-            why = str(error).replace(f"{folder.path}: ", "").replace(str(folder.path), folder.path.name)
-            record = describe(key, recipe.name, run.seed, code, None, recipe)
-            return {**record, "failed": why}
-        forget_checkpoints(folder)
-        record = describe(key, recipe.name, run.seed, code, outcome.result, recipe)
-        return {**record, "smoke": run.smoke, "pretrained": run.pretrained, "epochs": folder.metrics()}
+    @property
+    def _out(self) -> Path:
+        """Where run folders go; what older code has left in them is not resumed by `again`."""
+        return self.paths.out / code_version() if self.again else self.paths.out
+
+    def _order(self, run: Run) -> Order:
+        return Order(run.placed(self._out, self.paths.data, self.paths.embedded), self._out, run.smoke)
+
+    def _start(self, run: Run) -> Order:
+        """The dense run whose weights a pretrained run starts from."""
+        return Order(run.dense().placed(self._out, self.paths.data, self.paths.embedded), self._out)
+
+    def _claim(self, run: Run) -> Order | None:
+        """Claim a run, or the dense run that must come first; None where another process has it or has done it."""
+        order, lock, is_start = self._order(run), contextlib.ExitStack(), False
+        if not lock.enter_context(claimed(self.paths.out, self._key(run))):
+            self._skipped.add(run)
+            lock.close()
+            return None
+        if self._has(run, self.paths.records()):  # by another, after the queue was read and before it was claimed
+            lock.close()
+            return None
+        if run.pretrained and not ((start := self._start(run)).folder / MODEL).is_file():
+            self.say(f"{start.recipe.name} comes first: its weights are the start")
+            order, is_start = start, True
+        self._claims[order.folder] = _Claim(run, is_start, begun_by(RunFolder(order.folder)), lock)
+        return order
+
+    def _done(self, order: Order, reply: Reply) -> None:
+        claim = self._claims.pop(order.folder)
+        run, folder = claim.run, RunFolder(order.folder)
+        with claim.lock:
+            if reply.disk:  # a full disk would stop the next one as well
+                raise RunError(reply.failure)
+            if reply.result is not None and claim.is_start:
+                return  # the run itself is due next
+            if reply.result is not None:
+                forget_checkpoints(folder)
+                record = _record(self._key(run), order, claim.code, reply.result.to_dict())
+                self._add({**record, "smoke": run.smoke, "pretrained": run.pretrained, "epochs": folder.metrics()})
+            elif reply.code in (NanLoss.exit_code, OffTarget.exit_code) and not claim.is_start:
+                why = reply.failure.replace(f"{folder.path}: ", "").replace(str(folder.path), folder.path.name)
+                self._add({**_record(self._key(run), order, claim.code, None), "failed": why})
+            else:
+                self.say(f"{run} is passed over: {reply.failure}")
+                self._skipped.add(run)
+
+    def _add(self, record: Record, records: Records | None = None) -> None:
+        (records or self.paths.records()).add(record)
+        self.added += 1
+        self.finished(record)
 
 
-class Deadline(Watcher):
-    """Passes on what it hears and, when the time is up, asks the run to stop as a signal would."""
-
-    def __init__(self, inner: Watcher, at: float | None) -> None:
-        self.inner, self.at, self.fired = inner, at, False
-
-    def over(self) -> bool:
-        return self.fired or (self.at is not None and time.monotonic() >= self.at)
-
-    def step(self, step: int) -> None:
-        self.inner.step(step)
-        if self.over() and not self.fired:
-            self.fired = True
-            signal.raise_signal(signal.SIGTERM)
-
-    def begin(self, recipe: Recipe, folder: Path, step: int, total_steps: int) -> None:
-        self.inner.begin(recipe, folder, step, total_steps)
-
-    def epoch(self, line: dict[str, Any]) -> None:
-        self.inner.epoch(line)
-
-    def message(self, text: str) -> None:
-        self.inner.message(text)
-
-    def end(self) -> None:
-        self.inner.end()
+def _record(key: str, order: Order, code: str, result: dict[str, Any] | None) -> Record:
+    ran_on = RunFolder(order.folder).read_json(ENVIRONMENT)
+    return describe(key, order.recipe.name, order.recipe.seed, code, result, order.recipe, ran_on)
 
 
 def describe(
-    run: str, name: str, seed: int, code: str, result: dict[str, Any] | None, recipe: Recipe | None = None
+    run: str,
+    name: str,
+    seed: int,
+    code: str,
+    result: dict[str, Any] | None,
+    recipe: Recipe | None = None,
+    ran_on: dict[str, Any] | None = None,
 ) -> Record:
-    """What is kept of a run: enough to know how it came about, and no path of the machine it ran on."""
-    here = {key: value for key, value in environment().items() if key != "platform"}
+    """Make the record of a run: enough to know how it came about, and no path of the machine it ran on.
+
+    Args:
+        run: Key of the run or measurement.
+        name: Name of the recipe or measurement.
+        seed: The run's seed.
+        code: Version of the code that began the run.
+        result: What it found; None for a run that failed.
+        recipe: The resolved recipe; None for a measurement.
+        ran_on: Content of the run's environment.json; None: this process.
+    """
+    here = {key: value for key, value in (ran_on or environment()).items() if key != "platform"}
     record: Record = {"run": run, "name": name, "seed": seed, "code": code, "result": result, "environment": here}
     if code != code_version():
         record["finished_by"] = code_version()
@@ -226,24 +271,3 @@ def has_cifar10(root: str | None) -> bool:
         return False
     folder = Path(root)
     return any((folder / layout.folder).is_dir() or folder.name == layout.folder for layout in LAYOUTS)
-
-
-def in_parallel(command: Sequence[str], jobs: int) -> int:
-    """Several workers, each on its share of the cores; a signal goes to all. The first exit code not 0."""
-    threads = str(max((os.cpu_count() or 1) // jobs, 1))
-    workers = [
-        subprocess.Popen([sys.executable, "-m", "rankprune", *command], env={**os.environ, "OMP_NUM_THREADS": threads})
-        for _ in range(jobs)
-    ]
-
-    def pass_on(signum: int, frame: Any) -> None:
-        for worker in workers:
-            worker.send_signal(signum)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        codes = [worker.wait() for worker in workers]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return next((code if code > 0 else 128 - code for code in codes if code), 0)  # as shells count signals

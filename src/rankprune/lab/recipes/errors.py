@@ -13,4 +13,3 @@ def shorten(value: Any) -> str:
     """A value for a sentence, however long it is."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-

@@ -135,4 +135,3 @@ def _checked(method: Method, name: str) -> Method:
         raise RecipeError(f"{name}: method.{error}.") from None
     used = {extra: extras[extra] for extra in method.name.split("+")[1:] if extra in method.hyper}
     return Method(name=method.name, sparsity=method.sparsity, dense=method.dense, **typed, **used)
-

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankprune._util import need, write_atomic
-from rankprune.lab.training.folder import writing
+from rankprune.lab.runs.run_folder import writing
 
 FORMATS = ("png", "svg", "pdf")
 _WIDTH, _HEIGHT = 6.4, 2.7  # inches

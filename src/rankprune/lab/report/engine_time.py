@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankprune.engine.compile import compile
-from rankprune.lab.training.weights import open_model
+from rankprune.lab.runs.open_model import open_model
 
 
 def engine_time(folder: Path, repeats: int = 10) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from rankprune import flops
 from rankprune.lab.data.sampling import seed_of
 from rankprune.lab.recipes.yaml_file import read
+from rankprune.lab.runs.open_model import open_model
+from rankprune.lab.runs.run_folder import MODEL, RECIPE
 from rankprune.lab.training.checkpoint import LAST
-from rankprune.lab.training.folder import MODEL, RECIPE
-from rankprune.lab.training.weights import open_model
 from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, rank_of, rounding, svdvals
 from rankprune.rank.table import prunable_weights
 from rankprune.rank.workers import share_out

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankprune._util import need, write_atomic
-from rankprune.lab.training.folder import writing
+from rankprune.lab.runs.run_folder import writing
 
 # In the order in which they build on one another.
 SCRIPTS = (

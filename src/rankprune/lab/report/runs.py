@@ -11,17 +11,12 @@ from rankprune.lab.errors import RunError
 from rankprune.lab.recipes.load import fingerprint
 from rankprune.lab.recipes.schema import Recipe
 from rankprune.lab.recipes.yaml_file import read
-from rankprune.lab.training.folder import ENVIRONMENT, METRICS, RECIPE, RESULT, RunFolder
+from rankprune.lab.runs.run_folder import ENVIRONMENT, METRICS, RECIPE, RESULT, RunFolder
 
-# What of an epoch's line and of a result the page shows; other keys, and values that are no numbers, stay behind.
+# What the page shows of an epoch's line; other keys, and values that are no numbers, are left out.
 _EPOCH = ("epoch", "step", "train_loss", "test_loss", "lr", "sparsity", "seconds")
 # What a task's accuracy is called in its lines, and on the page.
 _ACCURACY = {"test_top1": "Test accuracy", "test_box_ap": "AP of boxes"}
-_RESULT = (
-    "sparsity", "kept", "prunable", "accuracy_last", "accuracy_best", "best_epoch", "delta_rank_ratio",
-    "exact_rank_ratio", "dead_filters", "filters", "macs_dense", "macs_sparse", "bytes_dense", "bytes_sparse",
-    "training_flops", "training_share", "seconds", "steps",
-)  # fmt: skip
 
 
 class NoRun(RunError):
@@ -55,11 +50,11 @@ def read_run(path: Path) -> dict[str, Any]:
         "task": f"{_table(recipe, 'model').get('name', '?')} on {_table(recipe, 'data').get('name', '?')}",
         "method": str(method.get("name", "dense")),
         "seed": finite(recipe.get("seed")),
-        "setting": str((result or {}).get("setting") or _setting(recipe, path)),
+        "setting": _setting(recipe, path) if result is None else result.setting,
         "epochs": finite(recipe.get("epochs")),
         "target": finite(method.get("sparsity", 0.0)),
         "delta": finite(recipe.get("delta")) or 0.1,
-        "result": None if result is None else {key: finite(result.get(key)) for key in _RESULT},
+        "result": None if result is None else result.to_dict(),
         "measure": _ACCURACY[accuracy],
         "metrics": [
             {

@@ -1,4 +1,4 @@
-"""Many runs: from a YAML file to recipes, and from recipes to results."""
+"""Sweeps: from a YAML file to recipes, and from recipes to results."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankprune.lab.progress import Steps
 from rankprune.lab.recipes.errors import RecipeError
 from rankprune.lab.recipes.explain import explain
 from rankprune.lab.recipes.load import fingerprint, load_recipe
 from rankprune.lab.recipes.names import TASKS
 from rankprune.lab.recipes.schema import Recipe, Section
 from rankprune.lab.recipes.yaml_file import read
-from rankprune.lab.training.folder import RunFolder
+from rankprune.lab.runs.run_folder import RunFolder
+from rankprune.lab.training.callbacks import Callback
 from rankprune.lab.training.run import Outcome
-from rankprune.lab.training.watch import Watcher
 
-from .local_trials import LocalTrials
-from .ray_trials import RayTrials
+from .local_runner import LocalRunner
+from .ray_runner import RayRunner
+from .runner import Order, Reply, Runner
 
 from pydantic import Field, ValidationError  # isort: skip  (schema.py says how to install it)
 
@@ -42,6 +44,8 @@ class SweepFile(Section):
 
 @dataclass
 class Sweep:
+    """What became of the runs of a sweep."""
+
     outcomes: list[Outcome] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)  # name of the run: what happened
 
@@ -88,28 +92,52 @@ def _names(file: SweepFile, path: str | Path) -> list[str]:
 def run_sweep(
     recipes: Sequence[Recipe],
     out: str | Path = "runs",
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     jobs: int | None = None,
     ray: str | None = None,
 ) -> Sweep:
-    """Finished runs are only read and unfinished ones resumed; a run that fails does not stop the others.
+    """Train recipes; finished runs are only read, unfinished ones resumed, and one that fails does not stop the others.
 
-    Each run is a process of its own, `jobs` (1) at a time; or, with the address of a Ray cluster, a task of it.
+    Args:
+        recipes: What to train.
+        out: The folder of run folders.
+        callback: Told about progress.
+        jobs: Runs at a time: 1 by default, on Ray as many as fit.
+        ray: Address of a Ray cluster ("local" starts one); None runs local processes.
+
+    Returns:
+        The outcomes in the order of `recipes`, and the failures by name.
+
+    Raises:
+        RecipeError: `jobs` is below 1.
+        Interrupted: A signal asked to stop; what ran has been saved.
     """
+    runner = make_runner(callback, jobs, ray)
+    orders = [Order(recipe, Path(out)) for recipe in recipes]
+    known = {order.folder: RunFolder(order.folder).result() for order in orders}
+    outcomes = {path: Outcome(path, result, found=True) for path, result in known.items() if result is not None}
+    waiting = [order for order in orders if order.folder not in outcomes]
+    failures: dict[str, str] = {}
+    steps, found = Steps(len(waiting)), len(outcomes)
+    several = ray is not None or (jobs or 1) > 1  # of a single one the callback hears step by step
+
+    def done(order: Order, reply: Reply) -> None:
+        if reply.result is None:
+            failures[order.name] = reply.failure
+        else:
+            outcomes[order.folder] = Outcome(order.folder, reply.result, reply.found)
+        if several and callback is not None:
+            text = reply.failure if reply.result is None else f"{reply.result.accuracy_last:.2%}"
+            ended = len(outcomes) - found + len(failures)
+            callback.message(f"{order.name}: {text}; {found + ended} of {len(orders)}, {steps.left(ended)}.")
+
+    due = iter(waiting)
+    runner.run(lambda idle: next(due, None), done)
+    return Sweep([outcomes[order.folder] for order in orders if order.folder in outcomes], failures)
+
+
+def make_runner(callback: Callback | None = None, jobs: int | None = None, ray: str | None = None) -> Runner:
+    """The runner that the options of a command ask for."""
     if jobs is not None and jobs < 1:
         raise RecipeError(f"jobs={jobs} leaves nobody to work: give 1 or more.")
-    watcher = watcher or Watcher()
-    trials = LocalTrials(out, watcher, jobs or 1) if ray is None else RayTrials(out, watcher, jobs, ray)
-    folders = [RunFolder.of(recipe, out) for recipe in recipes]
-    before = [folder.result() for folder in folders]
-    missing = [i for i, result in enumerate(before) if result is None]
-    new = dict(zip(missing, trials.run([recipes[i] for i in missing]) if missing else []))
-    sweep = Sweep()
-    for i, (recipe, result) in enumerate(zip(recipes, before)):
-        if result is not None:
-            sweep.outcomes.append(Outcome(folders[i].path, result, found=True))
-        elif "failure" in new[i]:
-            sweep.failures[f"{recipe.name} (seed {recipe.seed})"] = new[i]["failure"]
-        else:
-            sweep.outcomes.append(Outcome(Path(new[i]["folder"]), new[i]["result"], found=new[i]["found"]))
-    return sweep
+    return LocalRunner(callback, jobs or 1) if ray is None else RayRunner(jobs, ray)

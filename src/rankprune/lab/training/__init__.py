@@ -13,10 +13,11 @@ from rankprune.lab.errors import (
     Unfinished,
 )
 
+from .callbacks import Callback, Status
 from .run import Outcome, smoke, train
-from .watch import Watcher
 
 __all__ = [
+    "Callback",
     "Interrupted",
     "LostRank",
     "MasksDiffer",
@@ -24,9 +25,9 @@ __all__ = [
     "OffTarget",
     "Outcome",
     "RunError",
+    "Status",
     "StepFailed",
     "Unfinished",
-    "Watcher",
     "smoke",
     "train",
 ]

@@ -14,8 +14,7 @@ import torch
 
 from rankprune._util import write_atomic
 from rankprune.lab.errors import RunError
-
-from .folder import writing
+from rankprune.lab.runs.run_folder import writing
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
 _DIGEST = 64  # hex digits of SHA-256

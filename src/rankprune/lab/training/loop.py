@@ -18,15 +18,15 @@ from rankprune.lab.distributed.mask_agreement import check_masks_agree
 from rankprune.lab.distributed.parallel import whole
 from rankprune.lab.distributed.world import is_lost_peer
 from rankprune.lab.errors import Interrupted, LostRank, NanLoss, RunError, StepFailed
+from rankprune.lab.runs.run_folder import BEST, RunFolder
 
 from . import checkpoint
+from .callbacks import Callback
 from .evaluate import evaluate
 from .flops_meter import FlopsMeter
-from .folder import BEST, RunFolder
 from .interrupt import Interrupt
-from .optim import learning_rate, set_learning_rate
+from .optimizer import learning_rate, set_learning_rate
 from .task import Task
-from .watch import Watcher
 
 _FAILURE = 1000  # stands for an exception; larger than any signal number
 
@@ -61,8 +61,8 @@ class Progress:
 class Loop:
     """Runs on every process; before each batch they agree whether to continue, save or stop."""
 
-    def __init__(self, task: Task, folder: RunFolder, watcher: Watcher, progress: Progress) -> None:
-        self.task, self.folder, self.watcher, self.progress = task, folder, watcher, progress
+    def __init__(self, task: Task, folder: RunFolder, callback: Callback, progress: Progress) -> None:
+        self.task, self.folder, self.callback, self.progress = task, folder, callback, progress
         self.world = task.world
         self.meter = FlopsMeter(task)
         self._clock = self._saved = time.monotonic()
@@ -114,9 +114,18 @@ class Loop:
             self._sum, group = self._sum + group, torch.zeros_like(group)
             p.batch, p.step = batch + 1, p.step + 1
             self._consistent = self._between_steps = True
-            self.watcher.step(p.step)
+            self.callback.step(p.step, self._status)
         self._sync_or_stop(interrupt)
         self._end_of_epoch()
+
+    def _status(self) -> dict[str, float]:
+        """Values of the current epoch so far, for progress lines."""
+        found = {"loss": float(self._sum) / max(self.progress.batch, 1)}
+        if self.progress.last is not None:
+            found["accuracy"] = self.progress.last[f"test_{self.task.data.metric}"]
+        if self.task.sparsifier is not None and not self.task.sharded:  # counting shards takes all processes
+            found["sparsity"] = self.task.sparsifier.sparsity
+        return found
 
     def _next(self, source: Iterator[Any], interrupt: Interrupt) -> Any:
         """The next batch, once every process has one."""
@@ -212,7 +221,7 @@ class Loop:
             state = {"model": whole(model.state_dict(), self.world.main), "metrics": p.best}
         self.world.on_main(lambda: self._record(p.last, state))
         self.save()
-        self.watcher.epoch(p.last)
+        self.callback.epoch(p.last)
 
     def _record(self, line: Any, best: dict[str, Any] | None) -> None:
         if best is not None:

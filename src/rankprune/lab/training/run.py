@@ -13,24 +13,34 @@ from rankprune.lab.data import DataModule
 from rankprune.lab.distributed.world import World, is_lost_peer, join, world_from_environment
 from rankprune.lab.errors import LostRank, OffTarget, RunError, Unfinished
 from rankprune.lab.recipes.schema import Recipe
+from rankprune.lab.runs.environment import environment
+from rankprune.lab.runs.result import RunResult
+from rankprune.lab.runs.run_folder import ENVIRONMENT, MODEL, RunFolder, writing
 
 from . import checkpoint
-from .environment import environment
-from .folder import ENVIRONMENT, MODEL, RunFolder, writing
+from .callbacks import Callback, CallbackList, TensorBoard
 from .interrupt import Interrupt
 from .loop import Loop, Progress
-from .record import describe, describe_updates
+from .results import describe_run, describe_updates
 from .smoke import smaller, stand_in
 from .task import Task, build
-from .watch import Several, TensorBoard, Watcher
 
 
 @dataclass(frozen=True)
 class Outcome:
+    """A finished run.
+
+    Attributes:
+        folder: The run folder.
+        result: What the run found.
+        found: Whether the run had been finished before, so that nothing was trained now.
+        main: Whether this is the process that writes files and prints.
+    """
+
     folder: Path
-    result: dict[str, Any]
-    found: bool  # the run had been finished before
-    main: bool = True  # of the processes of a run, the one that writes and speaks
+    result: RunResult
+    found: bool
+    main: bool = True
 
 
 def train(
@@ -38,18 +48,18 @@ def train(
     out: str | Path = "runs",
     *,
     resume: bool = False,
-    watcher: Watcher | None = None,
+    callback: Callback | None = None,
     data: DataModule | None = None,
 ) -> Outcome:
     """Run a recipe; a finished run is only read, an unfinished one goes on with `resume` alone.
 
-    Under torchrun every process calls this, and the main one alone writes and has a watcher.
+    Under torchrun every process calls this, and the main one alone writes and has a callback.
     """
     world = join(recipe.device)
-    watcher = Several([watcher or Watcher(), TensorBoard()]) if world.main else Watcher()
+    callback = CallbackList([callback or Callback(), TensorBoard()]) if world.main else Callback()
     folder = RunFolder.of(recipe, out)
     try:
-        outcome = _train(recipe, folder, resume, watcher, data, world)
+        outcome = _train(recipe, folder, resume, callback, data, world)
         world.barrier()
         return outcome
     except RuntimeError as error:
@@ -60,34 +70,34 @@ def train(
 
 
 def _train(
-    recipe: Recipe, folder: RunFolder, resume: bool, watcher: Watcher, data: DataModule | None, world: World
+    recipe: Recipe, folder: RunFolder, resume: bool, callback: Callback, data: DataModule | None, world: World
 ) -> Outcome:
     result, started = world.on_main(lambda: _look(folder, resume))
     if result is not None:
-        return Outcome(folder.path, result, found=True, main=world.main)
+        return Outcome(folder.path, RunResult.from_dict(result), found=True, main=world.main)
     task = build(recipe, data, world)  # before anything is written, so that a mistake leaves nothing behind
     with contextlib.ExitStack() as held:
         world.on_main(lambda: _take(folder, held))
-        progress = _restore(task, folder, watcher) if started else Progress()
+        progress = _restore(task, folder, callback) if started else Progress()
         world.on_main(lambda: _begin(recipe, folder, progress, world.size, started))
-        loop = Loop(task, folder, watcher, progress)
-        watcher.begin(recipe, folder.path, progress.step, task.total_steps)
+        loop = Loop(task, folder, callback, progress)
+        callback.begin(recipe, folder.path, progress.step, task.total_steps)
         try:
             with Interrupt(under_torchrun=world.size > 1) as interrupt:
                 loop.run(interrupt)
             return Outcome(folder.path, finish(task, folder, progress), found=False, main=world.main)
         finally:
-            watcher.end()
+            callback.end()
 
 
 def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]:
-    """The result, if there is one, and whether the run was begun."""
+    """The result as plain values, if there is one, and whether the run was begun."""
     result, started = folder.result(), checkpoint.exists(folder.path)
     if result is None and started and not resume:
         with folder.locked():  # whose run still trains is told so, not to remove its folder
             pass
         raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to go on, or remove the folder.")
-    return result, started
+    return None if result is None else result.to_dict(), started
 
 
 def _take(folder: RunFolder, held: contextlib.ExitStack) -> None:
@@ -103,17 +113,19 @@ def _begin(recipe: Recipe, folder: RunFolder, progress: Progress, processes: int
     folder.keep_metrics(progress.epoch)
 
 
-def smoke(recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, watcher: Watcher | None = None) -> Outcome:
+def smoke(
+    recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, callback: Callback | None = None
+) -> Outcome:
     """The same in miniature, in a minute or two, to see that it runs; without a data folder on generated pictures."""
     world = world_from_environment()
     small = smaller(recipe, world.size)
-    if recipe.model.pretrained and watcher is not None and world.main:
+    if recipe.model.pretrained and callback is not None and world.main:
         start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
-        watcher.message(f"A smoke run fetches nothing: it starts from random weights, not from {start}.")
-    return train(small, out, resume=resume, watcher=watcher, data=stand_in(small))
+        callback.message(f"A smoke run fetches nothing: it starts from random weights, not from {start}.")
+    return train(small, out, resume=resume, callback=callback, data=stand_in(small))
 
 
-def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
+def _restore(task: Task, folder: RunFolder, callback: Callback) -> Progress:
     content = b""
 
     def read() -> list[str]:
@@ -127,7 +139,7 @@ def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
         ]
 
     for message in task.world.on_main(read):
-        watcher.message(message)
+        callback.message(message)
     state = checkpoint.parse(task.world.broadcast(content), folder.path)  # read by the main process, parsed by all
     try:
         task.load_state_dict(state)
@@ -142,7 +154,7 @@ def _restore(task: Task, folder: RunFolder, watcher: Watcher) -> Progress:
         ) from error
 
 
-def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+def finish(task: Task, folder: RunFolder, progress: Progress) -> RunResult:
     """Check the sparsity, save the model, write the result."""
     report = None
     if task.sparsifier is not None:
@@ -156,9 +168,8 @@ def finish(task: Task, folder: RunFolder, progress: Progress) -> dict[str, Any]:
     def write() -> dict[str, Any]:
         with writing(folder.path / MODEL):
             save(model, folder.path / MODEL, about=task.about().to_dict())
-        result = describe(task, model, report, progress, folder.path / MODEL, updates)
+        result = describe_run(task, model, report, progress, folder.path / MODEL, updates)
         folder.write_result(result)
-        return result
+        return result.to_dict()
 
-    found: dict[str, Any] = task.world.on_main(write)
-    return found
+    return RunResult.from_dict(task.world.on_main(write))

@@ -31,7 +31,7 @@ from rankprune.lab.recipes.names import base_method
 from rankprune.lab.recipes.schema import Recipe
 
 from .detection import to_device
-from .optim import build_optimizer
+from .optimizer import build_optimizer
 from .validation import validate
 
 

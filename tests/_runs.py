@@ -1,4 +1,4 @@
-"""A network and a recipe of a second, and a watcher that can pull the plug."""
+"""A network and a recipe of a second, and a callback that can pull the plug."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rankprune.lab.data import DataModule, load_data
 from rankprune.lab.models.registry import _BUILDERS, register_model
 from rankprune.lab.recipes import Recipe, load_recipe
-from rankprune.lab.training import Outcome, Watcher, train
+from rankprune.lab.training import Callback, Outcome, train
 
 
 class Tiny(nn.Module):
@@ -71,9 +71,9 @@ def data_of(batch_size: int, train_images: int | None, test_images: int | None) 
     return load_data("fashion", image_size=14, batch_size=batch_size, limit_train=train_images, limit_test=test_images)
 
 
-def run(recipe: Recipe, out: Path, resume: bool = False, watcher: Watcher | None = None) -> Outcome:
+def run(recipe: Recipe, out: Path, resume: bool = False, callback: Callback | None = None) -> Outcome:
     data = data_of(recipe.data.batch_size, recipe.data.limit_train, recipe.data.limit_test)
-    return train(recipe, out, resume=resume, watcher=watcher, data=data)
+    return train(recipe, out, resume=resume, callback=callback, data=data)
 
 
 def model_bytes(folder: Path) -> tuple[Any, bytes]:
@@ -83,7 +83,7 @@ def model_bytes(folder: Path) -> tuple[Any, bytes]:
     return json.loads(raw[8 : 8 + length]), raw[8 + length :]
 
 
-class Plug(Watcher):
+class Plug(Callback):
     """Remembers what it is told, and does something at one step."""
 
     def __init__(self, at: int | None = None, action: Callable[[], Any] | None = None) -> None:
@@ -92,7 +92,7 @@ class Plug(Watcher):
         self.lines: list[dict[str, Any]] = []
         self.steps: list[int] = []
 
-    def step(self, step: int) -> None:
+    def step(self, step: int, status: object = None) -> None:
         self.steps.append(step)
         if step == self.at:
             self.action()
@@ -103,3 +103,15 @@ class Plug(Watcher):
     def message(self, text: str) -> None:
         self.messages.append(text)
 
+
+
+def a_result(recipe: str, accuracy: float, sparsity: float, kept: int, prunable: int, **other: Any) -> dict[str, Any]:
+    """The content of a result.json, made up."""
+    values = {
+        "recipe": recipe, "fingerprint": "f", "setting": "s", "task": "net on data", "method": "gmp", "seed": 0, "epochs": 1,
+        "steps": 6, "target_sparsity": sparsity, "sparsity": sparsity, "kept": kept, "prunable": prunable, "metric": "top1",
+        "accuracy_last": accuracy, "accuracy_best": accuracy, "best_epoch": 1, "delta": 0.1, "delta_rank_ratio": 0.5,
+        "exact_rank_ratio": 0.75, "dead_filters": 3, "filters": 10, "macs_dense": 100, "macs_sparse": 20, "bytes_dense": 1000,
+        "bytes_sparse": 100, "training_flops": 1e6, "training_share": 0.25, "seconds": 1.0,
+    }  # fmt: skip
+    return {**values, **other}

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,11 @@ from rankprune.lab.recipes.load import fingerprint, to_dict
 from rankprune.lab.recipes.schema import Recipe
 from rankprune.lab.recipes.yaml_file import dump
 
-from .sealed import NotWhole, read_table, seal, unseal
+from .result import RunResult
+from .sealed_json import NotWhole, read_table, seal, unseal
 
 RECIPE, ENVIRONMENT, METRICS, RESULT = "recipe.yaml", "environment.json", "metrics.jsonl", "result.json"
 MODEL, BEST = "model.sparse.safetensors", "best.ckpt"
-_NUMBER = (int, float)
-# What every reader of a result relies on.
-_RESULT: dict[str, type | tuple[type, ...]] = {
-    "recipe": str, "setting": str, "target_sparsity": _NUMBER, "sparsity": _NUMBER, "kept": int, "prunable": int,
-    "accuracy_last": _NUMBER, "accuracy_best": _NUMBER, "delta": _NUMBER, "delta_rank_ratio": _NUMBER,
-    "exact_rank_ratio": _NUMBER, "dead_filters": _NUMBER, "filters": int, "macs_dense": int, "macs_sparse": int,
-    "bytes_sparse": int, "training_share": _NUMBER, "seconds": _NUMBER,
-}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -39,6 +32,11 @@ def writing(path: Path) -> Iterator[None]:
         if error.strerror is None:  # our own words, from before anything was begun
             raise RunError(f"{error}.") from error
         raise RunError(f"{path} could not be written ({error.strerror}): what was saved before is intact.") from error
+
+
+def damaged(path: Path, error: NotWhole) -> str:
+    """The sentence about a damaged file of a run folder."""
+    return f"{path} is damaged ({error}): remove it and resume the run."
 
 
 class RunFolder:
@@ -92,17 +90,28 @@ class RunFolder:
         if not path.is_file():
             return None
         try:
-            return unseal(read_table(path), _RESULT if name == RESULT else {})
+            return unseal(read_table(path), {})
         except NotWhole as error:
-            raise RunError(f"{path} is damaged ({error}): remove it and resume the run.") from None
+            raise RunError(damaged(path, error)) from None
 
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        """With a checksum, which `result` compares."""
-        self.write_json(RESULT, seal(result))
+    def write_result(self, result: RunResult) -> None:
+        """Write result.json with a checksum, which `result` compares."""
+        self.write_json(RESULT, seal(result.to_dict()))
 
-    def result(self) -> dict[str, Any] | None:
-        """What a finished run found; None while it is not finished."""
-        return self.read_json(RESULT)
+    def result(self) -> RunResult | None:
+        """Read result.json.
+
+        Returns:
+            What the run found, or None while it is not finished.
+
+        Raises:
+            RunError: The file is damaged.
+        """
+        table = self.read_json(RESULT)
+        try:
+            return None if table is None else RunResult.from_dict(table)
+        except NotWhole as error:
+            raise RunError(damaged(self.path / RESULT, error)) from None
 
     def metrics(self) -> list[dict[str, Any]]:
         """The epochs so far; a last line that was cut short does not count."""

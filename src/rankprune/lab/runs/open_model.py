@@ -16,7 +16,7 @@ from rankprune.lab.models import About, ModelError, find_about
 from rankprune.lab.models.weights import fill_weights, read_state_dict
 from rankprune.lab.recipes.yaml_file import read
 
-from .folder import MODEL, RECIPE
+from .run_folder import MODEL, RECIPE
 
 _SIZES = {"fashion": 28, "cifar10": 32, "imagefolder": 224, "coco": NOMINAL_SIZE}
 

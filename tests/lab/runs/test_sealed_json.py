@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from _runs import Plug, run, small
+from _runs import Plug, a_result, run, small
 
 from rankprune.cli import main
+from rankprune.lab.runs.result import RunResult
+from rankprune.lab.runs.run_folder import RunFolder
+from rankprune.lab.runs.sealed_json import NotWhole, seal, unseal
 from rankprune.lab.training import Interrupted, RunError, checkpoint
-from rankprune.lab.training.folder import RunFolder
-from rankprune.lab.training.sealed import NotWhole, seal, unseal
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     with pytest.raises(Interrupted):
-        run(small("fashion-rpg-90", "epochs=2"), out, watcher=Plug(at=5))
+        run(small("fashion-rpg-90", "epochs=2"), out, callback=Plug(at=5))
     return next(out.iterdir())
 
 
@@ -48,7 +49,30 @@ def test_a_result_is_written_with_its_checksum_and_read_without(finished: Path) 
     written = json.loads((finished / "result.json").read_text())
     found = RunFolder(finished).result()
     assert found is not None
-    assert written == {**found, "checksum": written["checksum"]}
+    assert written == {**found.to_dict(), "checksum": written["checksum"]}
+
+
+def test_a_result_survives_the_way_through_json(finished: Path) -> None:
+    result = RunFolder(finished).result()
+    assert result is not None
+    assert RunResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    assert {"top5_last", "top5_best"} == set(result.scores)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kept": -1}, "kept is '-1'"), ({"kept": 1.5}, "kept is '1.5'"), ({"kept": 10**19}, "kept is"),
+        ({"accuracy_last": float("nan")}, "accuracy_last is 'nan'"), ({"sparsity": 1.5}, "sparsity is '1.5'"),
+        ({"seconds": 10**400}, "seconds is"), ({"recipe": "x" * 5000}, "recipe is"), ({"seed": True}, "seed is 'True'"),
+        ({"survival": {"1": "much"}}, "survival.1 is 'much'"), ({"survival": [1]}, "survival is"),
+        ({"top5_last": "x"}, "scores.top5_last is 'x'"), ({f"{i}_last": 1 for i in range(100)}, "scores is"),
+    ],
+)  # fmt: skip
+def test_a_result_holds_only_what_it_can(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotWhole, match=words):
+        RunResult.from_dict(a_result("n", 0.9, 0.5, 5, 10, **change))
+    assert RunResult.from_dict(a_result("n", 0.9, 0.5, 5, 10, from_a_later_version=[1])).kept == 5
 
 
 def damaged(result: dict[str, Any], how: str) -> str:

@@ -16,12 +16,12 @@ from rankprune.engine.program import torch_threads
 from rankprune.formats import save
 from rankprune.formats.dense import save_dense
 from rankprune.formats.onnx import save_onnx
-from rankprune.lab.bench.benchmark import Row, in_turns
-from rankprune.lab.bench.peers import Run, joined, onnx_file, timed, torch_eager
 from rankprune.lab.models import About, load_weights
+from rankprune.lab.runs.open_model import at_least_one, must_exist, open_model
+from rankprune.lab.runs.run_folder import writing
 
-from .folder import writing
-from .weights import at_least_one, must_exist, open_model
+from .benchmark import Row, in_turns
+from .peers import Run, joined, onnx_file, timed, torch_eager
 
 Target = Literal["sparse", "safetensors", "onnx", "engine"]
 Values = Literal["exact", "float16", "bfloat16"]

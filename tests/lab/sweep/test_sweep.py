@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _runs import Plug, model_bytes, run, small
 
+from _runs import Plug, model_bytes, run, small
 from _signals import hear_ctrl_c
 from rankprune.lab.recipes import RecipeError, load_recipe
+from rankprune.lab.report.compare import NoResult, comparison, read_results
+from rankprune.lab.runs.run_folder import RunFolder
+from rankprune.lab.sweep.runner import Order
 from rankprune.lab.sweep.sweep import read_sweep, run_sweep
-from rankprune.lab.sweep.trial import order_of
 from rankprune.lab.training import checkpoint, train
-from rankprune.lab.training.compare import NoResult, comparison, read_results
-from rankprune.lab.training.folder import RunFolder
 
 
 def test_a_file_is_a_product(tmp_path: Path) -> None:
@@ -94,17 +94,17 @@ def test_a_sweep_goes_on_after_a_failure_and_skips_what_is_done(tmp_path: Path, 
     path = tmp_path / "sweep.yaml"
     path.write_text("recipes: [fashion-dense]\nseeds: [0, 1]\noverrides: [clip_norm=null]\nvary: {optimizer.lr: [1e20, 0.01]}\n")
     recipes = read_sweep(path, [*TINY, "epochs=2"])[1:]  # one that fails, two that do not
-    watcher = Plug()
-    first = run_sweep(recipes, tmp_path / "runs", watcher, jobs)
-    assert [(outcome.found, outcome.result["seed"]) for outcome in first.outcomes] == [(False, 0), (False, 1)]
+    callback = Plug()
+    first = run_sweep(recipes, tmp_path / "runs", callback, jobs)
+    assert [(outcome.found, outcome.result.seed) for outcome in first.outcomes] == [(False, 0), (False, 1)]
     assert len(first.failures) == 1
     assert all("loss" in text for text in first.failures.values())
-    assert [line["epoch"] for line in watcher.lines] == ([1, 2, 1, 2] if jobs == 1 else [])
+    assert [line["epoch"] for line in callback.lines] == ([1, 2, 1, 2] if jobs == 1 else [])
     again = run_sweep(recipes, tmp_path / "runs", jobs=jobs)
     assert [outcome.found for outcome in again.outcomes] == [True, True]
     table = comparison(read_results([tmp_path / "runs"]))
     assert "fashion-dense (2 seeds)" in table
-    accuracies = [100 * outcome.result["accuracy_last"] for outcome in first.outcomes]
+    accuracies = [100 * outcome.result.accuracy_last for outcome in first.outcomes]
     spread = abs(accuracies[0] - accuracies[1]) / 2**0.5  # the sample standard deviation of two
     assert f"{sum(accuracies) / 2:.2f} ± {spread:.2f} %" in table
 
@@ -135,9 +135,9 @@ def killed_sweep(tmp_path: Path, **options: Any) -> list[str]:
     """Two trials of which one is killed -9 in its midst; both must end as undisturbed ones do."""
     overrides = [*TINY, "data.batch_size=8", "epochs=6", "method.every=4", "save.every_steps=2"]
     recipes = [load_recipe("fashion-rpg-95", [*overrides, f"seed={seed}"]) for seed in (0, 1)]
-    killer, watcher = Killer(RunFolder.of(recipes[0], tmp_path / "runs").path), Plug()
+    killer, callback = Killer(RunFolder.of(recipes[0], tmp_path / "runs").path), Plug()
     killer.start()
-    sweep = run_sweep(recipes, tmp_path / "runs", watcher, **options)
+    sweep = run_sweep(recipes, tmp_path / "runs", callback, **options)
     killer.join()
     assert killer.killed
     assert killer.killed != os.getpid()
@@ -146,9 +146,9 @@ def killed_sweep(tmp_path: Path, **options: Any) -> list[str]:
         alone = train(recipe, tmp_path / "alone")
         assert model_bytes(outcome.folder) == model_bytes(alone.folder)
         for key in ("accuracy_last", "accuracy_best", "kept", "sparsity", "steps", "fingerprint", "training_flops"):
-            assert outcome.result[key] == alone.result[key], key
+            assert getattr(outcome.result, key) == getattr(alone.result, key), key
         assert {file.name for file in outcome.folder.iterdir()} >= {"recipe.yaml", "environment.json", "metrics.jsonl", "result.json"}
-    return watcher.messages
+    return callback.messages
 
 
 @pytest.mark.long
@@ -195,11 +195,11 @@ def test_ctrl_c_saves_every_trial_and_the_same_command_goes_on(jobs: int, tmp_pa
 def test_a_trial_that_nobody_listens_to_saves_and_stops(tmp_path: Path) -> None:
     """A sweep that is itself killed -9 leaves no orphans at work, and what they did is kept."""
     recipe = load_recipe("fashion-dense", [*TINY, "data.batch_size=2", "epochs=1000"])
-    command = [sys.executable, "-m", "rankprune.lab.sweep.trial"]
+    command = [sys.executable, "-m", "rankprune.lab.sweep.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(order_of(recipe, tmp_path)))
+        process.stdin.write(json.dumps(Order(recipe, tmp_path).to_dict()))
         process.stdin.close()
         assert json.loads(process.stdout.readline())[0] == "begin"
         process.stdout.close()

@@ -18,7 +18,7 @@ import rankprune as rp
 from rankprune.lab.models import About, ModelError, create_model
 from rankprune.lab.models.arguments import check_args
 from rankprune.lab.recipes import RecipeError, load_recipe
-from rankprune.lab.training.weights import open_model
+from rankprune.lab.runs.open_model import open_model
 
 pytest.importorskip("torchvision")
 pytest.importorskip("timm")
@@ -156,7 +156,7 @@ def test_a_file_that_names_a_huge_model_takes_no_memory(tmp_path: Path) -> None:
     about = {"name": "torchvision:regnet_y_128gf", "num_classes": 1000, "in_channels": 3, "image_size": 224, "args": {}}
     rp.save({"x": torch.zeros(1)}, tmp_path / "p.safetensors", about=about)
     code = (
-        "import resource, sys, torchvision, rankprune.lab.training.weights as w, pathlib\n"
+        "import resource, sys, torchvision, rankprune.lab.runs.open_model as w, pathlib\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n    w.open_model(pathlib.Path(sys.argv[1]))\n"
         "except ValueError as error:\n    print(error)\n"

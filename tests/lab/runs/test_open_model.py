@@ -8,9 +8,9 @@ import pytest
 
 from rankprune.lab.data.generate import write_image_folder
 from rankprune.lab.recipes import load_recipe
+from rankprune.lab.report.analyze import analyze
+from rankprune.lab.runs.open_model import open_model
 from rankprune.lab.training import train
-from rankprune.lab.training.analyze import analyze
-from rankprune.lab.training.weights import open_model
 
 FEW = ("epochs=1", "data.limit_train=16", "data.limit_test=4", "data.batch_size=8", "method.every=1")
 
@@ -19,7 +19,7 @@ def test_grey_images_of_a_vit(tmp_path: Path) -> None:
     outcome = train(load_recipe("fashion-rpg-90", [*FEW, "model.name=vit-tiny-cpu", "data.image_size=28"]), tmp_path)
     example = open_model(outcome.folder).example
     assert example.shape == (1, 1, 28, 28)
-    assert analyze(outcome.folder).macs.dense == outcome.result["macs_dense"]
+    assert analyze(outcome.folder).macs.dense == outcome.result.macs_dense
 
 
 def test_an_image_folder_at_its_own_size(tmp_path: Path) -> None:
@@ -30,4 +30,4 @@ def test_an_image_folder_at_its_own_size(tmp_path: Path) -> None:
     outcome = train(load_recipe("fashion-rpg-90", [*FEW, *data, "epochs=2"]), tmp_path)
     example = open_model(outcome.folder).example
     assert example.shape == (1, 3, 224, 224)
-    assert analyze(outcome.folder).macs.dense == outcome.result["macs_dense"]
+    assert analyze(outcome.folder).macs.dense == outcome.result.macs_dense

@@ -8,8 +8,7 @@ from typing import Any
 
 from rankprune import flops, rank
 from rankprune.lab.models.detection import count_macs
-
-from .weights import open_model
+from rankprune.lab.runs.open_model import open_model
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from _runs import small
 from torch import nn
 
+from _runs import small
 from rankprune.lab.recipes.schema import Optimizer
-from rankprune.lab.training.optim import build_optimizer, learning_rate
+from rankprune.lab.training.optimizer import build_optimizer, learning_rate
 
 
 def test_cosine_with_warmup() -> None:

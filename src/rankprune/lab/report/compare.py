@@ -1,0 +1,133 @@
+"""Results of runs side by side; runs that differ in their seed alone are one row."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankprune.core.summary import table
+from rankprune.lab.errors import RunError
+from rankprune.lab.runs.result import RunResult
+from rankprune.lab.runs.run_folder import RESULT, RunFolder
+
+_RIGHT = "accuracy best sparsity kept rank MACs bytes dead training seconds"
+_MEASURES = {"top1": "top-1", "box_ap": "AP of boxes / of masks"}
+
+
+class NoResult(RunError):
+    """A path that holds no finished run."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run folder with its result."""
+
+    folder: Path
+    result: RunResult
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"folder": str(self.folder), **self.result.to_dict()}
+
+
+def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | None = None) -> list[FinishedRun]:
+    """Read the results of run folders, or of all finished runs below a folder of runs.
+
+    Args:
+        paths: Run folders and folders of run folders; a run named twice counts once.
+        skipped: Called with a sentence for each damaged result found below a folder of runs, which is then left out.
+            Without it, and for a run folder named by itself, a damaged result is an error.
+
+    Returns:
+        The finished runs, in the order of `paths`.
+
+    Raises:
+        NoResult: A path holds no finished run.
+        RunError: A result is damaged.
+    """
+    found: dict[Path, FinishedRun] = {}
+    for path in map(Path, paths):
+        named = (path / RESULT).is_file()
+        folders = [path] if named else sorted(file.parent for file in path.glob(f"*/{RESULT}"))
+        if not folders:
+            raise NoResult(f"{path} holds no finished run: give a run folder that has a {RESULT}.")
+        for folder in folders:
+            try:
+                result = RunFolder(folder).result()
+            except RunError as error:
+                if named or skipped is None:
+                    raise
+                skipped(f"skipped: {error}")
+                continue
+            if result is not None:
+                found.setdefault(folder.resolve(), FinishedRun(folder, result))
+    if not found:
+        raise NoResult(f"No run of {', '.join(map(str, paths))} has a result that can be read: resume one of them.")
+    return list(found.values())
+
+
+def comparison(runs: Sequence[FinishedRun]) -> str:
+    """A table of the runs, and in a note what its columns mean."""
+    settings: dict[str, list[RunResult]] = {}
+    for run in runs:
+        settings.setdefault(run.result.setting, []).append(run.result)
+    results = [run.result for run in runs]
+    head = ("run", "accuracy", "best", "sparsity", "kept", "rank", "MACs", "bytes", "dead", "training", "seconds")
+    lines = table(head, [_row(same) for same in settings.values()], right=_RIGHT)
+    deltas = ", ".join(sorted({f"{result.delta:g}" for result in results}))
+    measure = " or ".join(sorted({_MEASURES.get(result.metric, "measure") for result in results}))
+    notes = [
+        f"accuracy: test {measure} of the last epoch, best: of the best epoch; both at exactly the sparsity shown",
+        f"rank: mean over the layers of δ-rank / full rank at δ={deltas} (of exact rank / full rank)",
+        "kept: prunable weights left; MACs: of one image, over the weights kept; bytes: of the model's file; "
+        "dead: filters without a weight; training: FLOPs as a share of dense training",
+    ]
+    notes += sorted({f"{result.recipe}: {result.note}" for result in results if result.note})
+    return "\n".join([*lines, "", *notes])
+
+
+def _row(runs: Sequence[RunResult]) -> tuple[str, ...]:
+    first = runs[0]
+
+    def mean(value: Callable[[RunResult], float]) -> float:
+        return statistics.fmean(value(run) for run in runs)
+
+    return (
+        first.recipe + (f" ({len(runs)} seeds)" if len(runs) > 1 else ""),
+        _accuracy(runs, lambda run: run.accuracy_last, "mask_ap_last"),
+        _accuracy(runs, lambda run: run.accuracy_best, "mask_ap_best"),
+        f"{first.sparsity:.4%}",
+        f"{first.kept:,} of {first.prunable:,}",
+        f"{mean(lambda run: run.delta_rank_ratio):.3f} ({mean(lambda run: run.exact_rank_ratio):.3f})",
+        f"{_short(mean(lambda run: run.macs_sparse))} of {_short(first.macs_dense)}",
+        f"{_short(mean(lambda run: run.bytes_sparse))}B",
+        f"{mean(lambda run: run.dead_filters):g} of {first.filters}",
+        f"{mean(lambda run: run.training_share):.3f}",
+        f"{mean(lambda run: run.seconds):.0f}",
+    )
+
+
+def _accuracy(runs: Sequence[RunResult], value: Callable[[RunResult], float], second: str) -> str:
+    """Accuracy, and after a slash the AP of masks where the runs detect objects."""
+    parts = [[value(run) for run in runs]]
+    if all(second in run.scores for run in runs):
+        parts.append([run.scores[second] for run in runs])
+    return " / ".join(_percent(values) for values in parts)
+
+
+def _percent(values: Sequence[float]) -> str:
+    spread = f" ± {100 * statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{100 * statistics.fmean(values):.2f}{spread} %"
+
+
+def _short(value: float) -> str:
+    """Three figures and a unit of thousands."""
+    for unit in ("", "k", "M", "G", "T"):
+        if value < 1000 or unit == "T":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"

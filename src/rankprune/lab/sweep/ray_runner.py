@@ -1,0 +1,70 @@
+"""Runs orders as tasks of a Ray cluster; Ray starts a task again whose process is killed, and its run resumes."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from rankprune._util import need
+
+from .runner import RETRIES, Done, Order, Reply, Source
+from .worker import work
+
+LOCAL = "local"
+
+
+class RayRunner:
+    """On the cluster at `address` ("local" starts one here). Its machines share the run folders and have rankprune.
+
+    A task takes one CPU, and one GPU where the cluster has any; `jobs` limits how many run at a time.
+    """
+
+    def __init__(self, jobs: int | None = None, address: str = LOCAL) -> None:
+        self.jobs, self.address = jobs, address
+
+    def run(self, source: Source, done: Done, seconds: float | None = None) -> bool:
+        ray = need("ray", "ray", "A sweep on a cluster")
+        ours = not ray.is_initialized()
+        if ours:
+            dashboard = False if self.address == LOCAL else None
+            ray.init(address=self.address, include_dashboard=dashboard, log_to_driver=False)
+        try:
+            return self._run(ray, source, done, None if seconds is None else time.monotonic() + seconds)
+        finally:
+            if ours:
+                ray.shutdown()
+
+    def _run(self, ray: Any, source: Source, done: Done, until: float | None) -> bool:
+        resources = ray.cluster_resources()
+        gpus = 1 if resources.get("GPU") else 0
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_task)
+        # More than fit would only wait in Ray's own queue, where a source can no longer choose.
+        limit = self.jobs or max(1, int(resources.get("GPU" if gpus else "CPU", 1)))
+        running: dict[Any, Order] = {}
+        while True:
+            while len(running) < limit and (until is None or time.monotonic() < until):
+                if (order := source(not running)) is None:
+                    break
+                running[task.remote(order.to_dict(), os.getcwd())] = order
+            if not running:
+                return until is None or time.monotonic() < until
+            left = None if until is None else max(until - time.monotonic(), 0)
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=left)
+            if not ready:  # the time is up: a task that is cancelled has its last checkpoint
+                for reference in running:
+                    ray.cancel(reference)
+                return False
+            order = running.pop(ready[0])
+            try:
+                reply = Reply.from_dict(ray.get(ready[0]))
+            except ray.exceptions.RayError as error:  # killed too often, or its machine is gone
+                text = str(error).strip().splitlines()[0]
+                reply = Reply(failure=f"Ray gave up on it ({type(error).__name__}: {text})", code=1)
+            done(order, reply)
+
+
+def _task(order: dict[str, Any], folder: str) -> dict[str, Any]:
+    if os.path.isdir(folder):
+        os.chdir(folder)  # a recipe may name data by a relative path
+    return work(order).to_dict()

@@ -1,0 +1,78 @@
+"""One training run as a process: the order comes in on stdin, events go out on stdout as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from rankprune.lab.recipes.load import check
+from rankprune.lab.recipes.schema import Recipe
+from rankprune.lab.training.callbacks import Callback, Status
+from rankprune.lab.training.run import train
+from rankprune.lab.training.smoke import stand_in
+
+from .runner import Reply
+
+_PAUSE = 0.5  # seconds between two events about steps
+
+
+def work(order: dict[str, Any], callback: Callback | None = None) -> Reply:
+    """Train or resume the recipe of an order (`Order.to_dict`); whatever goes wrong becomes a reply too."""
+    try:
+        recipe = check(order["recipe"])
+        data = stand_in(recipe) if order["generated_data"] else None
+        outcome = train(recipe, order["out"], resume=True, callback=callback, data=data)
+    except Exception as error:  # whatever it is, the other runs go on
+        known = hasattr(error, "exit_code") or isinstance(error, (ValueError, OSError, ImportError))
+        text = str(error) if known else f"{type(error).__name__}: {error}"
+        disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
+        return Reply(failure=text, code=getattr(error, "exit_code", 1), disk=disk)
+    return Reply(outcome.folder, outcome.result, outcome.found)
+
+
+class EventWriter(Callback):
+    """Writes events for the parent process; when nobody reads them any more, asks its own run to save and stop."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self._last = stream, 0.0
+
+    def begin(self, recipe: Recipe, folder: Path, step: int, total_steps: int) -> None:
+        self.write("begin", str(folder), step, total_steps)
+
+    def step(self, step: int, status: Status) -> None:
+        if time.monotonic() - self._last > _PAUSE:
+            self.write("step", step, status())
+
+    def epoch(self, line: dict[str, Any]) -> None:
+        self.write("epoch", line)
+
+    def message(self, text: str) -> None:
+        self.write("message", text)
+
+    def end(self) -> None:
+        self.write("end")
+
+    def write(self, event: str, *values: Any) -> None:
+        self._last = time.monotonic()
+        try:
+            print(json.dumps([event, *values]), file=self.stream, flush=True)
+        except BrokenPipeError:
+            self.stream = open(os.devnull, "w")  # noqa: SIM115  (until the process ends)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    # What libraries print must not come between our lines.
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    writer = EventWriter(stream)
+    writer.write("done", work(json.load(sys.stdin), writer).to_dict())
+
+
+if __name__ == "__main__":
+    main()
