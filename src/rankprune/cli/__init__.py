@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 
-from .output import speak_plainly
+from .arguments import command_line, positionals_first
+from .output import replace_unencodable
 from .parser import build_parser
 
 __all__ = ["build_parser", "main"]
@@ -15,12 +18,18 @@ __all__ = ["build_parser", "main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; whatever goes wrong is one sentence on stderr."""
-    speak_plainly(sys.stdout, sys.stderr)
-    args = build_parser().parse_args(argv)
+    replace_unencodable(sys.stdout, sys.stderr)
+    parser = build_parser()
+    words = positionals_first(parser, command_line(argv))
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as error:  # --help, or a mistake that the parser has reported
+        return int(error.code or 0)
     try:
         return int(args.run(args))
     except KeyboardInterrupt:
-        return 130
+        _report("Interrupted", words)
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader of a pipe has left: `rankprune recipes | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (so that the interpreter's last flush is quiet too)
         return 0
@@ -28,16 +37,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("RANKPRUNE_DEBUG"):
             traceback.print_exc()
         if not getattr(error, "already_reported", False):  # by another process of the run
-            print(f"rankprune: {_sentence(error)}", file=sys.stderr)
+            _report(_sentence(error), words if hasattr(error, "signum") else None)
         return int(getattr(error, "exit_code", 2 if isinstance(error, _BAD_INPUT) else 1))
 
 
 # What the rooms below raise on bad input; all of it is ValueError, OSError or a missing library.
 _BAD_INPUT = (ValueError, OSError, ImportError)
+_RESUMABLE = ("train", "sweep", "demo", "paper")
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename} cannot be read or written ({error.strerror}): check its path and permissions."
     text = " ".join(str(error).split())
     if isinstance(error, _BAD_INPUT) or hasattr(error, "exit_code"):
         return text
-    return f"{type(error).__name__}: {text} (not foreseen: RANKPRUNE_DEBUG=1 shows where)"
+    return f"{type(error).__name__}: {text} (a bug in rankprune: RANKPRUNE_DEBUG=1 shows where)."
+
+
+def _report(sentence: str, interrupted: Sequence[str] | None) -> None:
+    """Print a sentence; after an interruption also the command that continues."""
+    if interrupted and interrupted[0] in _RESUMABLE and "TORCHELASTIC_RUN_ID" not in os.environ:
+        words = list(interrupted)
+        if words[0] == "train" and "--resume" not in words:
+            words.insert(1, "--resume")
+        sentence = f"{sentence.rstrip('.')}: continue with `rankprune {shlex.join(words)}`."
+    print(f"rankprune: {sentence}", file=sys.stderr)

@@ -1,58 +1,96 @@
-"""Progress bars."""
+"""Progress of training: a bar on a terminal, a plain line every few seconds elsewhere."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from rankprune._util import need
+from rankprune.lab.progress import duration
 from rankprune.lab.recipes.schema import Recipe
 from rankprune.lab.training import Callback, Status
 
-from .output import say
+from .output import note, say
+
+_EVERY = 5.0  # seconds between two lines
 
 
 class Bars(Callback):
-    """A progress bar a run on a terminal, nothing elsewhere; messages always."""
+    """Shows step, loss, accuracy, sparsity and the time left of one run after another.
+
+    Args:
+        runs: How many runs there will be, for "2 of 3"; 0 where nobody knows.
+    """
 
     def __init__(self, runs: int = 1) -> None:
         self._runs, self._number = runs, 0
-        self._progress: Any = None
+        self._bar: Any = None
+        self._name, self._total, self._first, self._began, self._told = "", 1, 0, 0.0, 0.0
 
     def begin(self, recipe: Recipe, folder: Path, step: int, total_steps: int) -> None:
         self._number += 1
-        name = recipe.name if self._runs == 1 else f"{recipe.name} ({self._number} of {self._runs})"
-        if not sys.stderr.isatty():
-            return
-        rich = need("rich.progress", "train", "A progress bar")
-        columns = (
-            rich.TextColumn("{task.description}"),
-            rich.BarColumn(),
-            rich.MofNCompleteColumn(),
-            rich.TimeElapsedColumn(),
-            rich.TimeRemainingColumn(),
-            rich.TextColumn("{task.fields[note]}"),
-        )
-        console = need("rich.console", "train", "A progress bar").Console(stderr=True)
-        self._progress = rich.Progress(*columns, console=console)
-        self._progress.add_task(name, total=total_steps, completed=step, note="")
-        self._progress.start()
+        self._name = recipe.name if self._runs < 2 else f"{recipe.name} ({self._number} of {self._runs})"
+        self._total, self._first = total_steps, step
+        self._began = self._told = time.monotonic()
+        self._bar = _bar(self._name, step, total_steps) if sys.stderr.isatty() else None
+        if self._bar is None:
+            say(f"{self._name}: {total_steps} steps" + (f", resumed at step {step}" if step else ""))
 
     def step(self, step: int, status: Status) -> None:
-        if self._progress is not None:
-            self._progress.update(self._progress.task_ids[0], completed=step)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=step)
+        elif time.monotonic() - self._told >= _EVERY:
+            self._told = time.monotonic()
+            say(self._line(step, status()))
 
     def epoch(self, line: dict[str, Any]) -> None:
-        if self._progress is not None:
-            accuracy = line.get("test_top1", line.get("test_box_ap"))
-            note = f"epoch {line['epoch']}: {accuracy:.2%} at sparsity {line['sparsity']:.2%}"
-            self._progress.update(self._progress.task_ids[0], note=note)
+        accuracy = line.get("test_top1", line.get("test_box_ap"))
+        text = f"epoch {line['epoch']}: {accuracy:.2%} at sparsity {line['sparsity']:.2%}"
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], note=text)
 
     def message(self, text: str) -> None:
-        say(f"rankprune: {text}")
+        note(text)
 
     def end(self) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _line(self, step: int, status: dict[str, float]) -> str:
+        """`fashion-rpg-98: step 120 of 564, loss 0.51, accuracy 78.20 %, sparsity 61.02 %, 12 s left`."""
+        parts = [f"step {step} of {self._total}", f"loss {status['loss']:.3f}"]
+        if "accuracy" in status:
+            parts.append(f"accuracy {100 * status['accuracy']:.2f} % after the last epoch")
+        if "sparsity" in status:
+            parts.append(f"sparsity {100 * status['sparsity']:.2f} %")
+        if step > self._first:
+            per_step = (time.monotonic() - self._began) / (step - self._first)
+            rest = (self._total - step) * per_step
+            parts.append(f"about {duration(rest)} left")
+            if self._runs > self._number:  # the others are taken to be as long
+                parts.append(f"{duration(rest + (self._runs - self._number) * self._total * per_step)} for all runs")
+        return f"{self._name}: {', '.join(parts)}"
+
+
+def _bar(name: str, step: int, total_steps: int) -> Any:
+    """A running progress bar; None where rich is not installed."""
+    try:
+        rich = need("rich.progress", "train", "A progress bar")
+        console = need("rich.console", "train", "A progress bar").Console(stderr=True)
+    except ImportError:
+        return None
+    columns = (
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(),
+        rich.TextColumn("{task.fields[note]}"),
+    )
+    bar = rich.Progress(*columns, console=console)
+    bar.add_task(name, total=total_steps, completed=step, note="")
+    bar.start()
+    return bar

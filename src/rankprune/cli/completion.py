@@ -7,6 +7,7 @@ import argparse
 from rankprune._util import need
 from rankprune.lab.recipes.names import list_recipes
 
+from .output import emit
 from .parser import build_parser
 
 _BASH = "_rankprune_recipes() {{ compgen -W '{names}' -- \"$1\"; compgen -f -X '!*.yaml' -- \"$1\"; }}"
@@ -23,5 +24,5 @@ def run(args: argparse.Namespace) -> int:
             if argument.dest == "recipe":
                 argument.complete = {"bash": "_rankprune_recipes", "zsh": "_rankprune_recipes"}
     preamble = {"bash": _BASH.format(names=names), "zsh": _ZSH.format(names=names)}
-    print(shtab.complete(parser, args.shell, preamble=preamble))
-    return 0
+    script = shtab.complete(parser, args.shell, preamble=preamble)
+    return emit(args.json, {"shell": args.shell, "script": script}, script)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 
+from rankprune.lab.bench.latency import measure_all
 from rankprune.lab.report.analyze import analyze
 from rankprune.lab.report.compare import comparison, read_results
 
-from .output import emit, say
+from .models import allow
+from .output import emit, note
 
 
 def run(args: argparse.Namespace) -> int:
     if args.command == "compare":
-        runs = read_results(args.runs, lambda text: say(f"rankprune: {text}"))
+        runs = read_results(args.runs, note)
+        if args.latency:
+            measure_all([run.folder for run in runs], note)
         return emit(args.json, [run.to_dict() for run in runs], comparison(runs))
-    found = analyze(args.checkpoint, args.model, args.delta, args.image_size)
+    found = analyze(args.checkpoint, allow(args.model), args.delta, args.image_size)
     return emit(args.json, found.to_dict(), str(found))

@@ -17,6 +17,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _some(what: str, pattern: str, found: list[str]) -> list[str]:
+    """The names found; an error where there are none."""
     if not found:
         raise ValueError(f"No {what} fits {pattern!r}: `rankprune {what}s` lists all, and '*rpg*' is a pattern.")
     return found

@@ -7,6 +7,8 @@ from importlib import import_module
 
 from rankprune import __version__
 
+from .arguments import Parser
+
 _MAIN = """\
 Prune PyTorch networks to 90-99.9 % unstructured sparsity.
 
@@ -14,6 +16,8 @@ Prune PyTorch networks to 90-99.9 % unstructured sparsity.
   rankprune recipes 'fashion-*'                     what can be run by name
   rankprune train fashion-rpg-98                    run one
   rankprune prune w.pth --model torchvision:resnet18 --sparsity 0.9 --out w.safetensors
+  rankprune bench w.safetensors                     its latency on the sparse engine, torch and ONNX Runtime
+  rankprune models '*resnet18*'                     what can stand after --model, beside your own file.py:factory
 """
 _CODES = """\
 exit codes: 0 done; 1 a run failed; 2 bad input; 3 the loss became NaN; 4 the target sparsity was not reached;
@@ -25,6 +29,7 @@ Train a recipe into its run folder DIR/NAME-HASH. A finished run is found again 
   rankprune train fashion-rpg-98
   rankprune train cifar10-cpu-resnet20-rpg-98 --data ~/data --out runs
   rankprune train fashion-rpg-98 optimizer.lr=0.05 method.lam=2 seed=1
+  rankprune train fashion-feather-99 --model net.py:Net     a network of your own
   rankprune train my.yaml --resume              a file of your own, that may begin with  base: fashion-rpg-98
   rankprune train cifar10-vgg19-rpg-99 --smoke  a few steps, on random images unless --data is given
 """
@@ -32,6 +37,7 @@ _PRUNE = """\
 Prune your own weights at once, without training, and save them.
 
   rankprune prune resnet18.pth --model torchvision:resnet18 --sparsity 0.9 --out pruned.safetensors
+  rankprune prune own.pth --model mynet.py:make --sparsity 0.9 --out pruned.safetensors
   rankprune prune net.safetensors --model cifar-resnet20 --sparsity 0.95 --distribution erk --out pruned.safetensors
 """
 _SWEEP = """\
@@ -62,6 +68,8 @@ Latency and throughput of a network on the sparse engine, beside other engines, 
 
   rankprune bench runs/fashion-rpg-98-1a2b3c4d
   rankprune bench w.safetensors --model torchvision:resnet50 --batch 16 --against torch,onnxruntime,openvino
+  rankprune bench torchvision:resnet18
+  rankprune bench mypackage.nets:make --image-size 96
   rankprune bench cifar-vgg19 --against deepsparse --deepsparse ENVIRONMENT
 """
 _EXPORT = """\
@@ -80,7 +88,7 @@ _COMPARE = """\
 A table of finished runs; runs that differ in their seed alone are one row.
 
   rankprune compare runs/fashion-dense-* runs/fashion-rpg-98-*
-  rankprune compare runs
+  rankprune compare runs --latency          with the time of one image on the engine, torch and ONNX Runtime
 """
 _REPORT = """\
 One HTML page about runs, finished or not: training, trade-offs, layers, masks, recipe. It needs no network.
@@ -101,8 +109,10 @@ Figures for papers, as PNG, SVG and PDF: training, trade-off, layers.
   rankprune figures runs --out figures
 """
 _DEMO = """\
-Train a small CNN on embedded data dense, then to 98 % sparsity with RPG and with gradual magnitude pruning,
-and compare the three. Interrupt it and start it again as you like.
+Train a small CNN on embedded data dense, then to 99.5 % sparsity with Feather, RPG and gradual magnitude pruning; time
+all four, and write a report. Interrupt it and start it again as you like.
+
+  rankprune demo --open
 """
 _PAPER = """\
 The tables and figures of the RPG paper beside our own runs: what it printed, what its authors withdrew, and ours.
@@ -114,6 +124,13 @@ The tables and figures of the RPG paper beside our own runs: what it printed, wh
   rankprune paper run --data DIR --jobs 2           two runs at a time, each on its share of the cores
   rankprune paper run --scale full --data DIR       the real recipes, on the GPUs that are there
 """
+_MODELS = """\
+List the models that can be named; those of torchvision and timm by a pattern.
+
+  rankprune models
+  rankprune models '*resnet18*'
+  rankprune models 'timm:vit_small*'
+"""
 _COMPLETION = """\
 Completion for your shell.
 
@@ -123,11 +140,12 @@ Completion for your shell.
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    """The parser of all commands. It imports nothing heavy, so that --help and completion answer at once."""
+    parser = Parser(
         prog="rankprune", description=_MAIN, epilog=_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"rankprune {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
     def command(name: str, summary: str, description: str, module: str) -> argparse.ArgumentParser:
         added = commands.add_parser(
@@ -139,23 +157,24 @@ def build_parser() -> argparse.ArgumentParser:
         )
         # Loaded when run: --help and completion do not wait for torch.
         added.set_defaults(run=lambda args: import_module(f"rankprune.cli.{module}").run(args))
-        if name != "completion":
-            added.add_argument("--json", action="store_true", help="print JSON instead of text")
+        added.add_argument("--json", action="store_true", help="print JSON instead of text")
         return added
 
-    demo = command("demo", "see it work, in minutes, on embedded data", _DEMO, "sweeping")
+    demo = command("demo", "see it work, in minutes, on embedded data", _DEMO, "demo")
     _out(demo)
     demo.add_argument("--smoke", action="store_true", help="a few steps of each run only")
+    demo.add_argument("--open", action="store_true", help="open the report in a browser at the end")
 
     train = command("train", "train a recipe", _TRAIN, "train")
     train.add_argument("recipe", metavar="RECIPE", help="a name of `rankprune recipes`, or a YAML file")
     _overrides(train)
+    _model(train, "train this model in place of the recipe's")
     _data(train)
     _out(train)
     train.add_argument("--resume", action="store_true", help="go on with an unfinished run")
     train.add_argument("--smoke", action="store_true", help="only a few steps, to see that it runs")
 
-    sweep = command("sweep", "train many recipes and compare them", _SWEEP, "sweeping")
+    sweep = command("sweep", "train many recipes and compare them", _SWEEP, "sweep")
     sweep.add_argument("file", metavar="FILE", help="a YAML file, as above, or fashion-methods")
     _overrides(sweep)
     _data(sweep)
@@ -166,6 +185,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     compare = command("compare", "a table of finished runs", _COMPARE, "inspect")
     compare.add_argument("runs", metavar="RUN", nargs="+", help="a run folder, or a folder of run folders")
+    compare.add_argument("--latency", action="store_true", help="time what has not been timed yet, on three engines")
 
     report = command("report", "an HTML page about runs", _REPORT, "report")
     watch = command("watch", "the page while a run trains", _WATCH, "report")
@@ -173,15 +193,16 @@ def build_parser() -> argparse.ArgumentParser:
     for reader in (report, watch, figures):
         reader.add_argument("runs", metavar="RUN", nargs="+", help="a run folder, or a folder of run folders")
     report.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
-    report.add_argument("--engine", action="store_true", help="time each layer on the sparse engine, now")
+    report.add_argument("--engine", action="store_true", help="time each run and its layers on the engine, now")
+    for reader in (report, watch):
+        _model(reader, "your own code that the runs are of; other runs know their model")
     watch.add_argument("--host", default="127.0.0.1", metavar="H", help="a loopback address (default: %(default)s)")
     watch.add_argument("--port", type=int, default=8765, metavar="N", help="0: any free one (default: %(default)s)")
     figures.add_argument("--out", default="figures", metavar="DIR", help="where they go (default: %(default)s)")
 
     prune = command("prune", "prune your own weights at once", _PRUNE, "prune")
     prune.add_argument("checkpoint", metavar="CHECKPOINT", help="a weights file (.pth, .safetensors, ...)")
-    name = "whose weights these are: torchvision:NAME, timm:NAME or one of ours; our own files know it"
-    prune.add_argument("--model", metavar="NAME", help=name)
+    _model(prune, "which model these weights are of; our own files know it")
     prune.add_argument("--image-size", type=int, metavar="N", help="pixels, where the model's own size is not meant")
     prune.add_argument("--sparsity", required=True, type=float, metavar="S", help="share of weights to cut: 0.9")
     prune.add_argument("--method", default="lamp", metavar="NAME", help="a one-shot method (default: %(default)s)")
@@ -191,13 +212,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     analyze = command("analyze", "ranks, density, MACs, dead filters per layer", _ANALYZE, "inspect")
     analyze.add_argument("checkpoint", metavar="CHECKPOINT", help="a run folder or a weights file")
-    analyze.add_argument("--model", metavar="NAME", help="whose weights these are; a run knows it")
+    _model(analyze, "which model these weights are of; our own files know it")
     analyze.add_argument("--delta", type=float, default=0.1, metavar="D", help="of the δ-rank (default: %(default)s)")
     analyze.add_argument("--image-size", type=int, metavar="N", help="pixels, for the MACs")
 
     bench = command("bench", "time a network on the sparse engine beside others", _BENCH, "bench")
     bench.add_argument("model_or_file", metavar="MODEL", help="a run folder, a weights file, or a model's name")
-    bench.add_argument("--model", metavar="NAME", help="whose weights a file holds; a run knows it")
+    _model(bench, "which model a file's weights are of; our own files know it")
     engines = "of torch, compile, onnxruntime, openvino, deepsparse (default: %(default)s)"
     bench.add_argument("--against", default="torch,onnxruntime", metavar="LIST", help=engines)
     bench.add_argument("--deepsparse", metavar="DIR", help="a virtual environment that has deepsparse==1.8.0")
@@ -220,7 +241,7 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("run_or_file", metavar="RUN", help="a run folder or a weights file")
     export.add_argument("--to", required=True, choices=("sparse", "safetensors", "onnx", "engine"), help="kind of file")
     export.add_argument("--out", metavar="FILE", help="default: export.* in the run's folder, or beside the weights")
-    export.add_argument("--model", metavar="NAME", help="whose weights a file holds; a run knows it")
+    _model(export, "which model a file's weights are of; our own files know it")
     dtype = "of a sparse file's values: exact (default), fp16 or bf16"
     export.add_argument("--dtype", choices=("exact", "fp16", "bf16"), default="exact", help=dtype)
     export.add_argument("--sparse-initializer", action="store_true", help="leave the zeros out of an ONNX file")
@@ -230,6 +251,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     recipes = command("recipes", "list recipes", "List the recipes that can be run by name.", "lists")
     recipes.add_argument("pattern", nargs="?", default="*", help="a shell pattern, such as 'cifar10-cpu-*-98'")
+    models = command("models", "list models", _MODELS, "models")
+    models.add_argument("pattern", nargs="?", metavar="PATTERN", help="a shell pattern, such as '*resnet18*'")
     methods = command("methods", "list pruning methods", "List the pruning methods, with their papers.", "lists")
     methods.add_argument("pattern", nargs="?", default="*", help="a shell pattern")
     command("doctor", "what is installed and what is missing", "Say what is installed and what is missing.", "lists")
@@ -240,6 +263,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _overrides(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change the recipe: optimizer.lr=0.05")
+
+
+def _model(parser: argparse.ArgumentParser, what: str) -> None:
+    kinds = "a name of `rankprune models`, torchvision:NAME, timm:NAME, package.module:factory or file.py:factory"
+    parser.add_argument("--model", metavar="NAME", help=f"{what}: {kinds}")
 
 
 def _out(parser: argparse.ArgumentParser) -> None:

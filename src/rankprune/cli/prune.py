@@ -11,12 +11,13 @@ from rankprune.lab.bench.export import weights_file
 from rankprune.lab.runs.open_model import open_model
 from rankprune.lab.runs.run_folder import writing
 
-from .output import emit
+from .models import allow
+from .output import check_file, emit
 
 
 def run(args: argparse.Namespace) -> int:
-    out = weights_file(args.out)
-    model, _, about = open_model(Path(args.checkpoint), args.model, args.image_size)
+    out = weights_file(check_file(args.out))
+    model, _, about = open_model(Path(args.checkpoint), allow(args.model), args.image_size)
     report = prune(model, args.method, sparsity=args.sparsity, distribution=args.distribution, seed=args.seed)
     with writing(out):
         save(model, out, about=about.to_dict())

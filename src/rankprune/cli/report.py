@@ -8,9 +8,12 @@ import os
 import sys
 from pathlib import Path
 
+from rankprune.lab.bench.latency import measure_all
 from rankprune.lab.report.collect import Collector
+from rankprune.lab.report.runs import find
 
-from .output import emit, say
+from .models import allow
+from .output import check_file, check_folder, emit, note
 
 
 def run(args: argparse.Namespace) -> int:
@@ -20,11 +23,17 @@ def run(args: argparse.Namespace) -> int:
 def _report(args: argparse.Namespace) -> int:
     from rankprune.lab.report.page import write_page
 
-    data = Collector(args.runs, engine=args.engine).collect(say)
-    size = write_page(data, Path(args.out))
+    out = check_file(args.out)
+    allow(args.model)
+    if args.engine:
+        measure_all(find(args.runs), note)
+    data = Collector(args.runs, engine=args.engine).collect(note)
+    size = write_page(data, out)
     found = {"out": args.out, "bytes": size, "runs": len(data["runs"])}
     runs = f"{len(data['runs'])} run{'s' * (len(data['runs']) != 1)}"
-    return emit(args.json, found, f"{args.out}: {runs}, {size / 1e6:.1f} MB, opens without a network")
+    return emit(
+        args.json, found, f"{args.out}: {runs}, {size / 1e6:.1f} MB, opens without a network: {out.resolve().as_uri()}"
+    )
 
 
 def _watch(args: argparse.Namespace) -> int:
@@ -32,6 +41,7 @@ def _watch(args: argparse.Namespace) -> int:
 
     from rankprune.lab.report.live import Server
 
+    allow(args.model)
     torch.set_num_threads(1)  # the run comes first
     with Server(args.runs, args.host, args.port) as server, contextlib.suppress(KeyboardInterrupt):
         os.nice(10)
@@ -50,5 +60,6 @@ def _watch(args: argparse.Namespace) -> int:
 def _figures(args: argparse.Namespace) -> int:
     from rankprune.lab.report.figures import write_figures
 
-    files = [str(path) for path in write_figures(Collector(args.runs).collect(say), Path(args.out))]
+    out = Path(check_folder(args.out))
+    files = [str(path) for path in write_figures(Collector(args.runs).collect(note), out)]
     return emit(args.json, files, "\n".join(files))

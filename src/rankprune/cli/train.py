@@ -9,16 +9,19 @@ from rankprune.lab.report.compare import FinishedRun, comparison
 from rankprune.lab.training import smoke, train
 
 from .bars import Bars
-from .output import data_override, emit
+from .models import overrides
+from .output import check_folder, emit
 
 
 def run(args: argparse.Namespace) -> int:
-    recipe = load_recipe(args.recipe, [*args.overrides, *data_override(args.data)])
-    outcome = (smoke if args.smoke else train)(recipe, args.out, resume=args.resume, callback=Bars())
+    """Train a recipe, or read the result of one that is finished."""
+    recipe = load_recipe(args.recipe, overrides(args))
+    out = check_folder(args.out)
+    outcome = (smoke if args.smoke else train)(recipe, out, resume=args.resume, callback=Bars())
     if not outcome.main:
         return 0
     run = FinishedRun(outcome.folder, outcome.result)
-    result = {"found": outcome.found, **run.to_dict()}
     done = "was finished before" if outcome.found else "is finished"
-    text = f"{comparison([run])}\n\nThe run {done}: {outcome.folder}"
-    return emit(args.json, result, text)
+    lines = [comparison([run]), "", f"The run {done}: {outcome.folder}"]
+    lines += [f"Its latency: rankprune compare --latency {outcome.folder}"] * (run.latency is None)
+    return emit(args.json, {"found": outcome.found, **run.to_dict()}, "\n".join(lines))

@@ -71,7 +71,7 @@ def test_a_result_survives_the_way_through_json(finished: Path) -> None:
 )  # fmt: skip
 def test_a_result_holds_only_what_it_can(change: dict[str, Any], words: str) -> None:
     with pytest.raises(NotWhole, match=words):
-        RunResult.from_dict(a_result("n", 0.9, 0.5, 5, 10, **change))
+        RunResult.from_dict({**a_result("n", 0.9, 0.5, 5, 10), **change})
     assert RunResult.from_dict(a_result("n", 0.9, 0.5, 5, 10, from_a_later_version=[1])).kept == 5
 
 

@@ -18,19 +18,35 @@ from torch import Tensor, nn
 from rankprune.engine.backend.engine import thread_count
 from rankprune.engine.compile import Compiled, compile
 from rankprune.engine.program import torch_threads
+from rankprune.lab.progress import Say, Steps, silent
 
 from .peers import PEERS, Absent, Run, joined, timed
+
+ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class Row:
-    """One engine's times over all rounds."""
+    """Seconds that one engine takes for a batch, over all rounds.
+
+    Attributes:
+        name: Of the engine.
+        minimum: The shortest round.
+        median: The middle round.
+        low: A tenth of the rounds are shorter.
+        high: A tenth of the rounds are longer.
+        images_per_second: By the median.
+        error: Largest difference from torch's output, as a share of the output's scale
+            (1 where that is 0).
+    """
 
     name: str
     minimum: float
     median: float
+    low: float
+    high: float
     images_per_second: float
-    error: float  # largest difference from torch, as a share of the output's scale (1 where that is 0)
+    error: float
 
 
 @dataclass(frozen=True)
@@ -57,11 +73,12 @@ class Benchmark:
         where = f"pinned to CPUs {', '.join(map(str, self.cpus))}" if self.cpus else "not pinned"
         lines = [f"batch {self.batch}, {self.threads} threads, {where}, {self.rounds} rounds in turns; {self.compiled}"]
         heads = ("min ms", "median ms", "images/s", "by min", "by median", "error")
-        lines.append(f"{'engine':<16} " + " ".join(f"{head:>9}" for head in heads))
+        lines.append(f"{'engine':<16} " + " ".join(f"{head:>9}" for head in heads) + "  10-90 % of the rounds, ms")
         for row in self.rows:
             times = f"{row.minimum * 1e3:>9.2f} {row.median * 1e3:>9.2f} {row.images_per_second:>9.1f}"
             ratios = f"{self.ratio(row.name, 'minimum'):>9.2f} {self.ratio(row.name):>9.2f}"
-            lines.append(f"{row.name:<16} {times} {ratios} {row.error:>9.1e}")
+            spread = f"{row.low * 1e3:.3g} - {row.high * 1e3:.3g}"
+            lines.append(f"{row.name:<16} {times} {ratios} {row.error:>9.1e}  {spread}")
         return "\n".join([*lines, *(f"{name} is left out: {why}" for name, why in self.absent.items())])
 
 
@@ -71,14 +88,31 @@ def benchmark(
     against: Sequence[str] = ("torch", "onnxruntime"),
     threads: int | None = None,
     deepsparse_env: str | None = None,
-    rounds: int = 15,
+    rounds: int = ROUNDS,
+    say: Say = silent,
 ) -> Benchmark:
-    """Measure the compiled model and others on the example, one run each a round."""
+    """Time a model on the sparse engine and on other engines, one run each per round, and compare the outputs.
+
+    Args:
+        model: The model; it is put into evaluation mode.
+        example: An input of the batch size to time.
+        against: Names of other engines, out of `PEERS`.
+        threads: Of every engine; the cores this process may use by default.
+        deepsparse_env: A virtual environment that has deepsparse.
+        rounds: How often each is timed.
+        say: Receives sentences about progress.
+
+    Returns:
+        A row for each engine, and the engines that are absent with the reason.
+
+    Raises:
+        ValueError: There is no such engine, or the model cannot be compiled for the example.
+    """
     if unknown := [name for name in against if name not in PEERS]:
         raise ValueError(f"there is no engine {unknown[0]} to compare with: choose among {', '.join(PEERS)}")
     threads = thread_count(threads)
     with torch_threads(threads), pinned(threads) as cpus, tempfile.TemporaryDirectory() as folder:
-        found = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder))
+        found = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder), say)
         return replace(found, cpus=cpus)
 
 
@@ -106,16 +140,20 @@ def _pin(cpus: Iterable[int]) -> None:
 
 def _measure(
     model: nn.Module, example: Tensor, against: Sequence[str], threads: int, environment: str | None, rounds: int,
-    folder: Path,
+    folder: Path, say: Say,
 ) -> Benchmark:  # fmt: skip
+    steps = Steps(2 + len(against), say)
+    steps.next("compiling for the sparse engine, which measures kernels layer by layer")
     fast = compile(model, example, threads)
     engines = {"rankprune": ours(fast)}
     absent = {}
     for name in against:
+        steps.next(f"preparing {name}")
         try:
             engines[name] = PEERS[name](model, example, threads, folder, environment)
         except Absent as reason:
             absent[name] = str(reason)
+    steps.next(f"timing {', '.join(engines)}, {rounds} rounds in turns")
     rows = in_turns(model, engines, example.shape, rounds)
     return Benchmark(rows, absent, threads, example.shape[0], rounds, str(fast.report))
 
@@ -125,7 +163,9 @@ def ours(fast: Compiled) -> Run:
     return lambda x: timed(lambda: joined(fast(torch.from_numpy(x))))
 
 
-def in_turns(model: nn.Module, engines: Mapping[str, Run], shape: Sequence[int], rounds: int = 15) -> tuple[Row, ...]:
+def in_turns(
+    model: nn.Module, engines: Mapping[str, Run], shape: Sequence[int], rounds: int = ROUNDS
+) -> tuple[Row, ...]:
     """Time engines on one random input of this shape, one run each a round; errors are against the model in torch."""
     # Zeros would be too easy for some.
     x = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0)).numpy()
@@ -134,8 +174,12 @@ def in_turns(model: nn.Module, engines: Mapping[str, Run], shape: Sequence[int],
     seconds, outputs = turns(engines, x, rounds)
     scale = np.abs(want).max() or 1.0  # of an output of zeros, the difference itself
     error = {name: float(np.abs(got - want).max() / scale) for name, got in outputs.items()}
-    medians = {name: statistics.median(s) for name, s in seconds.items()}
-    return tuple(Row(name, min(s), medians[name], shape[0] / medians[name], error[name]) for name, s in seconds.items())
+    return tuple(_row(name, times, shape[0], error[name]) for name, times in seconds.items())
+
+
+def _row(name: str, seconds: Sequence[float], batch: int, error: float) -> Row:
+    median, (low, high) = statistics.median(seconds), np.percentile(seconds, [10, 90])
+    return Row(name, min(seconds), median, float(low), float(high), batch / median, error)
 
 
 def turns(

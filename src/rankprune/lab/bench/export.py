@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict, dataclass, replace
+import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor, nn
+from torch import nn
 
 from rankprune.engine import compile as compiled
 from rankprune.engine import runtime
@@ -17,58 +18,80 @@ from rankprune.formats import save
 from rankprune.formats.dense import save_dense
 from rankprune.formats.onnx import save_onnx
 from rankprune.lab.models import About, load_weights
+from rankprune.lab.progress import Say, Steps, silent
 from rankprune.lab.runs.open_model import at_least_one, must_exist, open_model
 from rankprune.lab.runs.run_folder import writing
 
-from .benchmark import Row, in_turns
-from .peers import Run, joined, onnx_file, timed, torch_eager
+from .benchmark import ROUNDS, Row, in_turns, ours
+from .peers import Absent, Run, joined, onnx_file, onnxruntime, timed, torch_eager
 
 Target = Literal["sparse", "safetensors", "onnx", "engine"]
 Values = Literal["exact", "float16", "bfloat16"]
 SUFFIX = {"sparse": ".sparse.safetensors", "safetensors": ".safetensors", "onnx": ".onnx", "engine": ".plan"}
-ROUNDS = 15
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The file, and the network before (dense weights, in torch) and after (as the file is run)."""
+    """The file that was written, and the network's latency on each engine.
+
+    Attributes:
+        to: Kind of file.
+        file: Where it is.
+        dense_bytes: Bytes of the network's weights, dense.
+        file_bytes: Bytes of the file.
+        rows: Times of torch, ONNX Runtime and the sparse engine; the file itself is run by the one that can.
+        absent: Engines that could not be timed, with the reason.
+        error: Largest difference of the file's outputs from the network's in torch, as a share of their scale.
+    """
 
     to: Target
     file: str
-    runner: str
     dense_bytes: int
     file_bytes: int
-    before: Row
-    after: Row
+    rows: tuple[Row, ...]
+    absent: dict[str, str]
+    error: float
     batch: int
     threads: int
     rounds: int
+
+    def row(self, name: str) -> Row | None:
+        """The times of one engine; None where it is absent."""
+        return next((row for row in self.rows if row.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
         size = self.dense_bytes / self.file_bytes
-        # Faster is what both the least and the middle time say: on a busy machine they disagree.
-        speed = min(self.before.median / self.after.median, self.before.minimum / self.after.minimum)
         smaller = f"{size:.1f} x smaller" if size > 1.02 else "not smaller"
-        faster = f"{speed:.2f} x faster" if speed > 1.02 else "not faster"
-        if self.runner == "torch":  # the same work twice: a difference is chance
-            faster = "not faster (torch multiplies by zeros too: --to engine does not)"
+        share = f"{self.file_bytes / self.dense_bytes:.1%}"
         lines = [
-            f"wrote {self.file}",
+            f"wrote {self.file}: {self.file_bytes:,} bytes, {share} of the {self.dense_bytes:,} of the dense weights",
             f"batch {self.batch}, {self.threads} threads, {self.rounds} rounds in turns",
-            f"{'':<20} {'bytes':>13} {'of dense':>9} {'min ms':>9} {'median ms':>10}",
-            self._line("before: torch", self.dense_bytes, self.before),
-            self._line(f"after: {self.runner}", self.file_bytes, self.after),
-            f"{smaller}, {faster}",
-            f"outputs differ from torch's by {self.after.error:.1e} of their scale at most",
+            f"{'':<14} {'min ms':>9} {'median ms':>10} {'10-90 % of rounds':>18}",
+        ]
+        for row in self.rows:
+            spread = f"{row.low * 1e3:.3g} - {row.high * 1e3:.3g}"
+            lines.append(f"{row.name:<14} {row.minimum * 1e3:>9.3g} {row.median * 1e3:>10.3g} {spread:>18}")
+        lines += [f"{name} is left out: {why}" for name, why in self.absent.items()]
+        lines += [
+            f"{smaller}, {self._speed()}",
+            f"outputs differ from torch's by {self.error:.1e} of their scale at most",
         ]
         return "\n".join(lines)
 
-    def _line(self, name: str, size: int, row: Row) -> str:
-        share = f"{size / self.dense_bytes:.1%}"
-        return f"{name:<20} {size:>13,} {share:>9} {row.minimum * 1e3:>9.2f} {row.median * 1e3:>10.2f}"
+    def _speed(self) -> str:
+        ours, others = self.row("rankprune"), [row for row in self.rows if row.name != "rankprune"]
+        if ours is None:
+            return "not timed on the sparse engine"
+        # Faster is what both the least and the middle time say: on a busy machine they disagree.
+        ratios = {r.name: min(r.median / ours.median, r.minimum / ours.minimum) for r in others}
+        parts = [
+            f"{ratio:.2f} x faster than {name}" if ratio > 1.02 else f"not faster than {name}"
+            for name, ratio in ratios.items()
+        ]
+        return f"on the sparse engine {' and '.join(parts)}"
 
 
 def export(
@@ -82,10 +105,25 @@ def export(
     batch: int = 1,
     threads: int | None = None,
     image_size: int | None = None,
+    say: Say = silent,
 ) -> Exported:
-    """Export a run folder, or a weights file with its model's name; the file is read back and timed beside torch.
+    """Write a network as a file, read the file back, and time it on the sparse engine beside torch and ONNX Runtime.
 
-    `values` is of "sparse" files, `sparse_initializer` of "onnx". The network is optimised for, and timed at, `batch`.
+    Args:
+        path: A run folder or a weights file.
+        to: "sparse", "safetensors", "onnx" or "engine".
+        out: The file to write; by default in the run's folder, or beside the weights file.
+        model: Name of the model that a weights file is of; our own files know it.
+        values: Precision of the values of a "sparse" file.
+        sparse_initializer: Leave the zeros out of an "onnx" file.
+        batch: Images at once that the network is tuned for and timed at.
+        threads: Of every engine; the cores this process may use by default.
+        image_size: Pixels of a side, where the file does not say.
+        say: Receives sentences about progress.
+
+    Raises:
+        ValueError: An argument is wrong, or the network cannot be opened or written.
+        RunError: The file cannot be written.
     """
     _check(to, values, sparse_initializer, batch=batch, threads=threads, image_size=image_size)
     source = Path(path)
@@ -94,43 +132,59 @@ def export(
     network, example, about = open_model(source, model, image_size)
     example = example.expand(batch, *example.shape[1:]).contiguous()
     threads = thread_count(threads)
-    with torch_threads(threads):
-        runner, run, error = _write(network, example, about, to, target, values, sparse_initializer, threads)
-        engines = {"before": torch_eager(network, example, threads, target.parent, None), "after": run}
-        before, after = in_turns(network, engines, example.shape, ROUNDS)
-    after = replace(after, error=max(after.error, error))
+    steps = Steps(4, say)
+    with torch_threads(threads), tempfile.TemporaryDirectory() as folder:
+        engines: dict[str, Run] = {"torch": torch_eager(network, example, threads, Path(folder), None)}
+        absent: dict[str, str] = {}
+        steps.next(f"writing {target.name}")
+        if to == "onnx":
+            with writing(target):
+                error = save_onnx(network, example, target, sparse_initializer=sparse_initializer)
+            again = network
+        else:
+            error, again = 0.0, _written(network, about, to, target, values)
+        steps.next("preparing ONNX Runtime")
+        try:
+            engines["onnxruntime"] = (
+                onnx_file(target, threads)
+                if to == "onnx"
+                else onnxruntime(network, example, threads, Path(folder), None)
+            )
+        except Absent as reason:
+            absent["onnxruntime"] = str(reason)
+        steps.next("compiling for the sparse engine, which measures kernels layer by layer")
+        try:
+            plan = compiled.compile(again, example, threads)
+            engines["rankprune"] = ours(plan)
+            if to == "engine":
+                with writing(target):
+                    plan.save(target)
+                loaded = runtime.load(target, threads)
+                engines["rankprune"] = lambda x: timed(lambda: joined(loaded(x)))
+        except (ValueError, ImportError) as reason:
+            if to == "engine":
+                raise
+            absent["rankprune"] = str(reason)
+        steps.next(f"timing {', '.join(engines)}, {ROUNDS} rounds in turns")
+        runs = {**engines, "file": torch_eager(again, example, threads, Path(folder), None)}
+        rows = in_turns(network, runs, example.shape, ROUNDS)
+    runner = {"onnx": "onnxruntime", "engine": "rankprune"}.get(to, "file")
+    error = max(error, *(row.error for row in rows if row.name == runner))
     dense = sum(t.numel() * t.element_size() for t in network.state_dict().values())
-    return Exported(to, str(target), runner, dense, target.stat().st_size, before, after, batch, threads, ROUNDS)
+    shown = tuple(row for row in rows if row.name != "file")
+    return Exported(to, str(target), dense, target.stat().st_size, shown, absent, error, batch, threads, ROUNDS)
 
 
-def _write(
-    network: nn.Module,
-    example: Tensor,
-    about: About,
-    to: Target,
-    target: Path,
-    values: Values,
-    sparse: bool,
-    threads: int,
-) -> tuple[str, Run, float]:
-    """Write the file; return what runs it, how, and the error that a check has found."""
-    if to == "onnx":
-        with writing(target):
-            error = save_onnx(network, example, target, sparse_initializer=sparse)
-        return "onnxruntime", onnx_file(target, threads), error
+def _written(network: nn.Module, about: About, to: Target, target: Path, values: Values) -> nn.Module:
+    """Write a weights file and return the network with what the file holds; a plan is written after compiling."""
     if to == "engine":
-        plan = compiled.compile(network, example, threads)
-        with writing(target):
-            plan.save(target)
-        loaded = runtime.load(target, threads)
-        return "engine", lambda x: timed(lambda: joined(loaded(x))), 0.0
+        return network
     with writing(target):
         if to == "sparse":
             save(network, target, values=values, about=about.to_dict())
         else:
             save_dense(network, target, about=about.to_dict())
-    again = load_weights(copy.deepcopy(network), target)
-    return "torch", torch_eager(again, example, threads, target.parent, None), 0.0
+    return load_weights(copy.deepcopy(network), target)
 
 
 def _check(to: str, values: str, sparse_initializer: bool, **counts: int | None) -> None:

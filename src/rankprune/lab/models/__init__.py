@@ -6,6 +6,7 @@ from . import cifar_resnet, detection, vgg, vit  # noqa: F401  importing registe
 from .about import About, find_about, untrained
 from .errors import ModelError, WeightsError
 from .registry import create_model, is_model_name, list_models
+from .user_code import names_user_code, register_user_model
 from .weights import load_weights
 
 __all__ = [
@@ -17,5 +18,7 @@ __all__ = [
     "is_model_name",
     "list_models",
     "load_weights",
+    "names_user_code",
+    "register_user_model",
     "untrained",
 ]

@@ -13,8 +13,9 @@ from torch.overrides import TorchFunctionMode
 
 from .arguments import check_args
 from .errors import ModelError
-from .inputs import input_size, other_sizes
+from .inputs import input_channels, input_features, input_size, other_sizes
 from .registry import create_model
+from .user_code import names_user_code
 from .weights import describe_misfit, without_auxiliary
 
 # A prime that is no layer's width: a size that it divides counts classes.
@@ -32,17 +33,19 @@ class About:
     in_channels: int
     image_size: int
     args: dict[str, Any] = field(default_factory=dict)
+    features: int | None = None  # of a network that takes vectors and not images
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values, as a file's metadata hold them."""
+        return {key: value for key, value in asdict(self).items() if key != "features" or value is not None}
 
     @classmethod
     def from_dict(cls, value: Any, source: object) -> About:
         """Of a file from elsewhere; ModelError in one sentence where it is not what `to_dict` gives."""
-        keys = set(cls.__dataclass_fields__)
-        if not isinstance(value, Mapping) or set(value) != keys or not isinstance(value["name"], str):
+        keys = set(cls.__dataclass_fields__) - {"features"}
+        if not isinstance(value, Mapping) or set(value) - {"features"} != keys or not isinstance(value["name"], str):
             raise ModelError(f"{source} does not say what model it is of ({', '.join(sorted(keys))}): name it.")
-        counts = {key: value[key] for key in ("num_classes", "in_channels", "image_size")}
+        counts = {key: value[key] for key in ("num_classes", "in_channels", "image_size", "features") if key in value}
         for key, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1 << 20:
                 raise ModelError(f"{source} says {key}={str(count)[:40]!r}, which no model has: use another copy.")
@@ -52,6 +55,8 @@ class About:
 
     def example_shape(self) -> tuple[int, ...]:
         """Of one input."""
+        if self.features is not None:
+            return 1, self.features
         shape = (self.in_channels, self.image_size, self.image_size)
         if math.prod(shape) > _MOST_PIXELS:
             raise ModelError(f"An input of {shape} is more than {_MOST_PIXELS:,} numbers: take smaller images.")
@@ -63,7 +68,7 @@ class About:
 
     def misfit(self, state: Mapping[str, Tensor]) -> str:
         """What keeps weights from filling this network, told before it takes any memory; empty where they fit."""
-        network = shapes(self.build)
+        network = self.build() if names_user_code(self.name) else shapes(self.build)
         return describe_misfit(network, without_auxiliary(network, state))
 
 
@@ -73,12 +78,18 @@ def find_about(name: str, args: Mapping[str, Any], state: Mapping[str, Tensor], 
     misfit = ""
     for tried in _with_sizes(name, args, image_size):
         try:
-            network = shapes(lambda tried=tried: _create(name, _CLASSES, _CHANNELS, tried))  # type: ignore[misc]
+            if names_user_code(name):  # which may not expect tensors without memory
+                network = _create(name, _CLASSES, _CHANNELS, tried)
+            else:
+                network = shapes(lambda tried=tried: _create(name, _CLASSES, _CHANNELS, tried))  # type: ignore[misc]
         except ModelError:
             if tried == args:
                 raise
             continue  # it takes no such size
-        about = About(name, *_counts(network, state), input_size(name, tried, network), tried)
+        classes, channels = _counts(network, state)
+        about = About(name, classes, channels, input_size(name, tried, network), tried)
+        if names_user_code(name):
+            about = _of_user_code(about, network)
         misfit = misfit or about.misfit(state)
         if not about.misfit(state):
             return about if image_size is None else replace(about, image_size=image_size)
@@ -89,7 +100,13 @@ def untrained(name: str, image_size: int | None = None) -> tuple[nn.Module, Abou
     """A model by name with as many classes as its library gives it, and the input that it was made for."""
     classes = _LIBRARY_CLASSES if ":" in name else _OWN_CLASSES
     model = _create(name, classes, _CHANNELS, {}).eval()
-    return model, About(name, classes, _CHANNELS, image_size or input_size(name, {}, model))
+    about = About(name, classes, _CHANNELS, image_size or input_size(name, {}, model))
+    return model, _of_user_code(about, model) if names_user_code(name) else about
+
+
+def _of_user_code(about: About, network: nn.Module) -> About:
+    """With the input that the network's own first layer takes, since its factory may not ask for the channels."""
+    return replace(about, in_channels=input_channels(network) or about.in_channels, features=input_features(network))
 
 
 def shapes(build: Callable[[], nn.Module]) -> nn.Module:

@@ -12,6 +12,18 @@ from rankprune._util import need
 _LIBRARY, _OWN = 224, 32  # where nothing says it
 
 
+def input_channels(model: nn.Module) -> int | None:
+    """Channels that the first convolution takes; None where there is none."""
+    return next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+
+
+def input_features(model: nn.Module) -> int | None:
+    """Features that a network of linear layers takes; None where a convolution or an embedding comes first."""
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.Linear)
+    first = next((m for m in model.modules() if isinstance(m, kinds)), None)
+    return first.in_features if isinstance(first, nn.Linear) else None
+
+
 def input_size(name: str, args: Mapping[str, Any], model: nn.Module) -> int:
     """Pixels of a side."""
     resized = getattr(getattr(model, "transform", None), "min_size", None)  # by a detector

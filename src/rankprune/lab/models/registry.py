@@ -31,6 +31,11 @@ def register_model(name: str) -> Callable[[Builder], Builder]:
     return add
 
 
+def is_registered(name: str) -> bool:
+    """Whether `name` is one of our own models or was registered in this process."""
+    return name in _BUILDERS
+
+
 def list_models(pattern: str = "*") -> list[str]:
     """Names that match the glob; those of a library only where the pattern begins with it (``"timm:vit_*"``)."""
     library, colon, _ = pattern.partition(":")
@@ -43,7 +48,10 @@ def list_models(pattern: str = "*") -> list[str]:
 def is_model_name(text: str) -> bool:
     """Whether a word on the command line names a model, known or misspelt, and not a file."""
     library, colon, _ = text.partition(":")
-    return text in _BUILDERS or bool(colon and library in adapters.LIBRARIES) or not ("/" in text or "." in text)
+    code = text.rpartition(":")[0].endswith(".py") or (colon and "/" not in text)
+    return (
+        text in _BUILDERS or bool(code or (colon and library in adapters.LIBRARIES)) or not ("/" in text or "." in text)
+    )
 
 
 def create_model(
@@ -91,4 +99,9 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _unknown(name: str, nearest: str) -> ModelError:
+    source, _, factory = name.rpartition(":")
+    if source and factory.isidentifier() and source not in adapters.LIBRARIES:
+        return ModelError(
+            f"The model {name!r} is code, which runs only if you name it yourself: add --model {name} to the command."
+        )
     return ModelError(f"There is no model named {name!r}: the nearest is {nearest!r}, and list_models() gives all.")

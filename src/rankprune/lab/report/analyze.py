@@ -13,6 +13,8 @@ from rankprune.lab.runs.open_model import open_model
 
 @dataclass(frozen=True)
 class Analysis:
+    """Ranks and MACs of a network, layer by layer."""
+
     profile: rank.RankProfile
     macs: flops.FlopReport
 
@@ -35,6 +37,23 @@ class Analysis:
 
 
 def analyze(path: str | Path, model: str | None = None, delta: float = 0.1, image_size: int | None = None) -> Analysis:
-    """Of a run folder, or of a weights file with its model's name."""
-    opened, example, _ = open_model(Path(path), model, image_size)
+    """Analyze the layers of a run folder, or of a weights file.
+
+    Args:
+        path: The run folder or weights file.
+        model: Name of the model that the weights are of; our own files know it.
+        delta: The δ of the δ-rank, between 0 and 1.
+        image_size: Pixels of a side, where the file does not say.
+
+    Returns:
+        Ranks, density, MACs and dead filters of each layer.
+
+    Raises:
+        ValueError: `delta` is not between 0 and 1, or the model cannot be opened.
+    """
+    if not 0 < delta < 1:
+        raise ValueError(f"delta={delta:g} is not between 0 and 1, the share of the norm it stands for: try 0.1.")
+    opened, example, about = open_model(Path(path), model, image_size)
+    if about.features is not None:
+        return Analysis(rank.profile(opened, delta), flops.count(opened, example))
     return Analysis(rank.profile(opened, delta), count_macs(opened, example.shape[1], example.shape[-1]))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from rankprune.core.summary import table
+from rankprune.lab.bench.latency import ENGINES, Latency
+from rankprune.lab.bench.latency import read as read_latency
 from rankprune.lab.errors import RunError
 from rankprune.lab.runs.result import RunResult
 from rankprune.lab.runs.run_folder import RESULT, RunFolder
@@ -30,8 +33,15 @@ class FinishedRun:
     folder: Path
     result: RunResult
 
+    @cached_property
+    def latency(self) -> Latency | None:
+        """What was measured of its latency; None where nothing was."""
+        return read_latency(self.folder)
+
     def to_dict(self) -> dict[str, Any]:
-        return {"folder": str(self.folder), **self.result.to_dict()}
+        """Plain values, for JSON."""
+        latency = None if self.latency is None else self.latency.to_dict()
+        return {"folder": str(self.folder), **self.result.to_dict(), "latency": latency}
 
 
 def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | None = None) -> list[FinishedRun]:
@@ -72,12 +82,17 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
 
 def comparison(runs: Sequence[FinishedRun]) -> str:
     """A table of the runs, and in a note what its columns mean."""
-    settings: dict[str, list[RunResult]] = {}
+    settings: dict[str, list[FinishedRun]] = {}
     for run in runs:
-        settings.setdefault(run.result.setting, []).append(run.result)
+        settings.setdefault(run.result.setting, []).append(run)
     results = [run.result for run in runs]
+    engines = [name for name in ENGINES if any(run.latency and name in run.latency.times for run in runs)]
     head = ("run", "accuracy", "best", "sparsity", "kept", "rank", "MACs", "bytes", "dead", "training", "seconds")
-    lines = table(head, [_row(same) for same in settings.values()], right=_RIGHT)
+    rows = [
+        (*_row([run.result for run in same]), *(_time(same, name) for name in engines)) for same in settings.values()
+    ]
+    timed = [f"ms {ENGINES[name]}" for name in engines]
+    lines = table((*head, *timed), rows, right=f"{_RIGHT} {' '.join(timed)}")
     deltas = ", ".join(sorted({f"{result.delta:g}" for result in results}))
     measure = " or ".join(sorted({_MEASURES.get(result.metric, "measure") for result in results}))
     notes = [
@@ -86,6 +101,11 @@ def comparison(runs: Sequence[FinishedRun]) -> str:
         "kept: prunable weights left; MACs: of one image, over the weights kept; bytes: of the model's file; "
         "dead: filters without a weight; training: FLOPs as a share of dense training",
     ]
+    if engines:
+        where = {f"{x.cpu}, {x.threads} threads, {x.rounds} rounds in turns" for x in map(_latency, runs) if x}
+        notes.append(
+            f"ms: median time of one image, and the range without the outer tenths; {'; '.join(sorted(where))}"
+        )
     notes += sorted({f"{result.recipe}: {result.note}" for result in results if result.note})
     return "\n".join([*lines, "", *notes])
 
@@ -109,6 +129,19 @@ def _row(runs: Sequence[RunResult]) -> tuple[str, ...]:
         f"{mean(lambda run: run.training_share):.3f}",
         f"{mean(lambda run: run.seconds):.0f}",
     )
+
+
+def _latency(run: FinishedRun) -> Latency | None:
+    return run.latency
+
+
+def _time(runs: Sequence[FinishedRun], engine: str) -> str:
+    """The median over seeds of one engine's time, with the range of the run that has it."""
+    times = [run.latency.times[engine] for run in runs if run.latency and engine in run.latency.times]
+    if not times:
+        return "not timed"
+    middle = sorted(times, key=lambda time: time.median)[(len(times) - 1) // 2]
+    return f"{1e3 * middle.median:.3g} ({1e3 * middle.low:.3g}-{1e3 * middle.high:.3g})"
 
 
 def _accuracy(runs: Sequence[RunResult], value: Callable[[RunResult], float], second: str) -> str:

@@ -36,7 +36,7 @@ def environment(processes: int = 1) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "processes": processes,
@@ -62,7 +62,8 @@ def _version(module: str) -> str | None:
         return "unknown"
 
 
-def _cpu() -> str:
+def cpu_name() -> str:
+    """Name of the processor, as the system gives it."""
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.is_file() else []
     return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()

@@ -138,7 +138,9 @@ def _checked(name: str, value: Any, kind: str) -> Any:
 def _numbers(name: str, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping) or len(value) > _MAX_ENTRIES:
         raise NotWhole(f"{name} is {str(value)[:40]!r}")
-    return {str(key)[:_MAX_TEXT]: float(_checked(f"{name}.{str(key)[:40]}", item, "float")) for key, item in value.items()}
+    return {
+        str(key)[:_MAX_TEXT]: float(_checked(f"{name}.{str(key)[:40]}", item, "float")) for key, item in value.items()
+    }
 
 
 def _is_count(value: Any) -> bool:

@@ -1,0 +1,73 @@
+"""An argument parser whose options and positional arguments may come in any order, and whose errors teach."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a mistake in one sentence with an example, where argparse prints its whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print one sentence and exit with code 2."""
+        message = message.replace("the following arguments are required: ", "it needs ")
+        example = next(
+            (line.strip() for line in (self.description or "").splitlines() if line.startswith("  rank")), ""
+        )
+        example = example.partition("   ")[0]
+        way_out = f"for example `{example}`, and {self.prog} --help says more" if example else f"{self.prog} --help"
+        self.exit(2, f"{self.prog}: {message}: {way_out}.\n")
+
+
+def positionals_first(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
+    """Put a command's positional arguments before its options.
+
+    argparse stops collecting ``key=value`` words at the first option; this lets them stand anywhere.
+
+    Args:
+        parser: The parser of all commands.
+        argv: The command line, without the program's name.
+
+    Returns:
+        The same words: the command, what is positional, the options with their values.
+    """
+    if not argv or argv[0].startswith("-"):
+        return list(argv)
+    commands = next(action.choices for action in parser._actions if isinstance(action.choices, dict))
+    if argv[0] not in commands:
+        return list(argv)
+    known = commands[argv[0]]._option_string_actions
+    positional: list[str] = []
+    options: list[str] = []
+    words = list(argv[1:])
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            positional += words
+            break
+        if not word.startswith("-") or word == "-":
+            positional.append(word)
+            continue
+        options.append(word)
+        action = known.get(word) or _abbreviated(word, known)
+        if action is None or "=" in word or not words:
+            continue
+        optional = action.nargs == "?"  # --ray [ADDRESS]: key=value after it is no address
+        if (action.nargs is None or optional) and not (optional and (words[0].startswith("-") or "=" in words[0])):
+            options.append(words.pop(0))
+    separator = ["--"] if any(word.startswith("-") for word in positional) else []
+    return [argv[0], *options, *separator, *positional] if separator else [argv[0], *positional, *options]
+
+
+def _abbreviated(word: str, known: dict[str, argparse.Action]) -> argparse.Action | None:
+    """The option that argparse takes an unambiguous beginning for."""
+    found = [action for option, action in known.items() if option.startswith(word)]
+    return found[0] if len(found) == 1 else None
+
+
+def command_line(argv: Sequence[str] | None) -> list[str]:
+    """The words of the command line."""
+    return list(sys.argv[1:] if argv is None else argv)

@@ -1,0 +1,59 @@
+"""`rankprune models`, and `--model` of the other commands."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+
+from rankprune.lab.models import list_models, names_user_code, register_user_model
+
+from .output import emit
+
+_LIBRARIES = ("torchvision", "timm")
+
+
+def allow(name: str | None) -> str | None:
+    """Return the name that the user gave with --model; the user's own code is imported here and nowhere else."""
+    if name is not None and names_user_code(name):
+        register_user_model(name)
+    return name
+
+
+def overrides(args: argparse.Namespace) -> list[str]:
+    """The recipe's settings that options stand for, after those given as key=value."""
+    found = list(args.overrides)
+    if args.data is not None:
+        found.append(f"data.root={json.dumps(args.data)}")
+    if (name := allow(getattr(args, "model", None))) is not None:
+        found.append(f"model.name={json.dumps(name)}")
+    return found
+
+
+def run(args: argparse.Namespace) -> int:
+    """List models by pattern; a pattern without a library is looked for in all of them."""
+    own = list_models("*" if args.pattern is None else args.pattern)
+    libraries = _library_names()
+    if args.pattern is None:
+        lines = [*own, "", *(f"{library}:NAME  {len(names):,} models" for library, names in libraries.items())]
+        lines += ["rankprune models '*resnet18*' looks for a name in all of them"]
+        lines += ["package.module:factory or path/to/file.py:factory is a model of your own, for --model"]
+        counts = {library: len(names) for library, names in libraries.items()}
+        return emit(args.json, {"models": own, "libraries": counts}, "\n".join(lines))
+    found = list(own)
+    if ":" not in args.pattern:
+        for library in libraries:
+            found += list_models(f"{library}:{args.pattern}")
+    if not found:
+        raise ValueError(
+            f"No model fits {args.pattern!r}: `rankprune models` says what there is; '*vit*' is a pattern."
+        )
+    return emit(args.json, {"models": found}, "\n".join(found))
+
+
+def _library_names() -> dict[str, list[str]]:
+    found = {}
+    for library in _LIBRARIES:
+        with contextlib.suppress(ImportError):  # it belongs to an extra
+            found[library] = list_models(f"{library}:*")
+    return found
