@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from _runs import Plug, a_result, run, small
 
+from _runs import Plug, a_result, run, small
 from rankprune.cli import main
 from rankprune.lab.runs.result import RunResult
 from rankprune.lab.runs.run_folder import RunFolder
