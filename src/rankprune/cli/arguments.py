@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
+
+from rankprune._util import nearest
+
+_WORD = r"[\w-]+"
+_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -13,7 +19,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one sentence and exit with code 2."""
-        message = message.replace("the following arguments are required: ", "it needs ")
+        message = message.replace("the following arguments are required: ", "it needs ").removesuffix(", key=value")
+        if match := _CHOICE.fullmatch(message):
+            message = (
+                f"{match[1]} {match[2]!r} is unknown, {nearest(match[2], re.findall(_WORD, match[3])).rstrip('?')}"
+            )
         example = next(
             (line.strip() for line in (self.description or "").splitlines() if line.startswith("  rank")), ""
         )

@@ -35,8 +35,8 @@ class Bars(Callback):
         self._total, self._first = total_steps, step
         self._began = self._told = time.monotonic()
         self._bar = _bar(self._name, step, total_steps) if sys.stderr.isatty() else None
-        if self._bar is None:
-            say(f"{self._name}: {total_steps} steps" + (f", resumed at step {step}" if step else ""))
+        if self._bar is None and step:
+            say(f"{self._name}: resumed at step {step} of {total_steps}")
 
     def step(self, step: int, status: Status) -> None:
         if self._bar is not None:
