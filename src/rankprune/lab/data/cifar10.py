@@ -42,6 +42,10 @@ class Layout(NamedTuple):
     digests: Mapping[str, str]
 
 
+WAY_OUT = (
+    "--data DIR names the folder with cifar-10-batches-py/data_batch_1 ... test_batch or "
+    "cifar-10-batches-bin/data_batch_1.bin ... test_batch.bin, and data.download=true fetches them into it."
+)
 LAYOUTS = (Layout("cifar-10-batches-bin", BINARY), Layout("cifar-10-batches-py", PICKLED))
 
 
@@ -74,7 +78,7 @@ def download_cifar10(root: Path) -> None:
 def _find(root: Path, layouts: tuple[Layout, ...]) -> tuple[Path, Layout]:
     """The first complete layout; an incomplete one is an error that names what is missing."""
     if not root.is_dir():
-        raise DataError(f"There is no data folder {root}: give the one that holds {layouts[0].folder}.")
+        raise DataError(f"There is no data folder {root}: {WAY_OUT}")
     lacking = ""
     for layout in layouts:
         for folder in (root, root / layout.folder):
@@ -84,7 +88,7 @@ def _find(root: Path, layouts: tuple[Layout, ...]) -> tuple[Path, Layout]:
             if len(missing) < len(layout.digests):
                 lacking = lacking or f"{folder} is incomplete: {', '.join(missing)} missing, so unpack it again."
     raise DataError(
-        lacking or f"{root} holds no CIFAR-10: neither {' nor '.join(one.folder for one in layouts)} is in it."
+        lacking or f"{root} holds no CIFAR-10, neither {' nor '.join(one.folder for one in layouts)}: {WAY_OUT}"
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import STATISTICS, DataModule
-from .cifar10 import download_cifar10, read_cifar10
+from .cifar10 import WAY_OUT, download_cifar10, read_cifar10
 from .coco import CocoData
 from .errors import DataError
 from .fashion import read_fashion
@@ -75,7 +75,8 @@ def load_data(
     if name == "fashion":
         images = read_fashion()
     elif root is None:
-        raise DataError(f"The data set {name} is read from a folder: give it as root (--data DIR).")
+        way_out = WAY_OUT if name == "cifar10" else "give it as root (--data DIR)."
+        raise DataError(f"The data set {name} is read from a folder: {way_out}")
     elif name == "imagefolder":
         return FolderData(
             Path(root),

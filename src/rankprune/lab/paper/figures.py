@@ -9,13 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankprune.lab.report.drawing import legend, looks, plain, plain_ticks, save
+from rankprune.lab.report.colours import DENSE
+from rankprune.lab.report.drawing import legend, line_styles, plain, plain_ticks, save
 
 from .evidence import standard_error
 from .queue import read_queue
 from .records import Records
 from .runs import Run
-from .table import Evidence, Value, named, numbers
+from .table import Evidence, Value, method_of, named, numbers
 from .tables_long import by_ratio, is_long, is_tuning
 from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
 
@@ -147,7 +148,7 @@ def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str
     drawn = figure.subplots(1, len(panels), squeeze=False)[0]
     found = dict.fromkeys(label for curves in panels.values() for label in curves)
     labels = sorted(found, key=lambda label: label != "RPG")  # the paper's own has the same look in all
-    look = dict(zip(labels, looks(len(labels))))
+    look = dict(zip(labels, line_styles([method_of(label) for label in labels])))
     for axes, (name, curves) in zip(drawn, panels.items()):
         for label in labels:
             if label in curves:
@@ -158,9 +159,9 @@ def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str
 
 def _dress_net(axes: Any, name: str, dense: Mapping[str, float], x_label: str, y_label: str) -> None:
     if name in dense:
-        axes.axhline(dense[name], color="0.5", linestyle="--", linewidth=1)
+        axes.axhline(dense[name], color=DENSE, linestyle="--", linewidth=1)
         where = {"xycoords": ("axes fraction", "data"), "va": "bottom"}
-        axes.annotate("dense", (0.01, dense[name]), color="0.4", size=7.5, **where)
+        axes.annotate("dense", (0.01, dense[name]), color=DENSE, size=7.5, **where)
     axes.set(xscale="log", xlabel=x_label, ylabel=y_label, title=_TITLES.get(name, name))
     plain_ticks(axes.xaxis)
 

@@ -155,5 +155,12 @@ def named(run: Run) -> str:
     return NAMES.get(method, method) + plus + extras + (", ERK" if run.settings else "")
 
 
+def method_of(label: str) -> str:
+    """The method of a label that `named` gave; what is no method's name is RPG in one of its variants."""
+    name = label.partition(",")[0].partition("+")[0]
+    known = {shown: method for method, shown in NAMES.items()}
+    return known.get(name, name if name.islower() and " " not in name else "rpg")
+
+
 def plain(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import rankprune
+from rankprune.lab.bench.latency import read as read_latency
+from rankprune.lab.errors import RunError
+from rankprune.lab.progress import Say, Steps, silent
 
+from .colours import colour_of
 from .layers import Layers, untrained
 from .points import points
-from .runs import find, read_run, stamp
+from .runs import NoRun, find, read_run, stamp
 
 _MANY = 100  # pictures; beyond that they are smaller, so that the page stays so
-
-
-def _quiet(_: str) -> None:
-    pass
 
 
 class Collector:
@@ -34,14 +34,24 @@ class Collector:
         folders = find(self.paths)
         return self._seen != [stamp(f) for f in folders] or any(self.layers.due(f) for f in folders)
 
-    def collect(self, say: Callable[[str], None] = _quiet) -> dict[str, Any]:
+    def collect(self, say: Say = silent) -> dict[str, Any]:
         folders = find(self.paths)
         seen = [stamp(f) for f in folders]
-        runs = []
+        runs, readable = [], []
+        steps = Steps(len(folders), say)
         for folder in folders:
-            say(f"reading {folder}")
-            run = read_run(folder)
+            steps.next(f"reading {folder}")
+            try:
+                run = read_run(folder)
+            except RunError as error:
+                if len(folders) == 1:
+                    raise
+                say(f"skipped: {error}")
+                continue
+            readable.append(folder)
             run["layers"], run["problem"], run["engine"] = None, None, None
+            latency = read_latency(folder)
+            run["latency"] = None if latency is None else latency.to_dict()
             try:
                 run["layers"] = self.layers.of(folder, run["delta"])
             except Exception as error:  # weights that cannot be read, whyever, leave the rest of the report standing
@@ -50,18 +60,21 @@ class Collector:
             if self.engine and run["result"] and run["layers"]:
                 run["engine"] = self._engine(folder, say)
             runs.append(run)
+        if not runs:
+            raise NoRun(f"No run of {', '.join(map(str, self.paths))} can be read: the lines above say why.")
         _distinct(runs)
         found = {
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "version": rankprune.__version__,
             "runs": runs,
             "points": points(runs),
-            "references": self._reference(runs, folders),
+            "colours": {method: colour_of(method) for method in {run["method"] for run in runs}},
+            "references": self._reference(runs, readable),
         }
         self._seen = seen  # only now: what failed is tried again
         return found
 
-    def _engine(self, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    def _engine(self, folder: Path, say: Say) -> dict[str, Any]:
         from .engine_time import engine_time  # builds kernels where they are not built yet
 
         say(f"timing {folder} on the sparse engine")

@@ -1,25 +1,26 @@
-"""What all figures for papers share: colours, signs, legends, and files that are the same for the same data."""
+"""What all figures for papers share: styles, legends, and files that are the same for the same data."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rankprune._util import need, write_atomic
 from rankprune.lab.runs.run_folder import writing
 
+from .colours import looks
+
 FORMATS = ("png", "svg", "pdf")
 _WIDTH, _HEIGHT = 6.4, 2.7  # inches
-# Okabe and Ito's colours, which are told apart in every kind of sight; then signs, then dashes.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
+_INK = "#767B84"  # of text and axes where the background is transparent: read on white and on black
 _STYLE = {
     "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": 7.5, "lines.linewidth": 1.4,
     "lines.markersize": 5, "svg.hashsalt": "rankprune", "pdf.fonttype": 42, "figure.dpi": 200,
-    "axes.formatter.use_mathtext": True, "text.usetex": False,
+    "axes.formatter.use_mathtext": True, "text.usetex": False, "text.color": _INK, "axes.labelcolor": _INK,
+    "axes.edgecolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "grid.color": _INK, "axes.titlecolor": _INK,
 }  # fmt: skip
 # A date in a file would make it another file every day.
 _METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -38,18 +39,16 @@ def save(figures: Iterable[tuple[str, Callable[[Any], None]]], out: Path) -> lis
             draw(figure)
             for kind in FORMATS:
                 buffer = io.BytesIO()
-                figure.savefig(buffer, format=kind, metadata=_METADATA[kind])
+                figure.savefig(buffer, format=kind, metadata=_METADATA[kind], transparent=True)
                 with writing(out / f"{name}.{kind}"):
                     write_atomic(out / f"{name}.{kind}", buffer.getvalue())
                 written.append(out / f"{name}.{kind}")
     return written
 
 
-def looks(count: int) -> list[dict[str, Any]]:
-    dashes = ("-", "--", "-.")
-    return [
-        {"color": _COLOURS[i % 7], "marker": _MARKERS[i % 8], "linestyle": dashes[i // 7 % 3]} for i in range(count)
-    ]
+def line_styles(methods: Sequence[str]) -> list[dict[str, Any]]:
+    """Arguments of matplotlib's `plot` for series of these methods, no two of one colour."""
+    return [{"color": one.colour, "marker": one.marker, "linestyle": one.dash} for one in looks(methods)]
 
 
 def legend(figure: Any, panels: Iterable[Any], entries: int) -> None:

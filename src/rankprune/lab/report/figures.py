@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .drawing import legend, looks, plain, plain_ticks, save
+from .colours import DENSE
+from .drawing import legend, line_styles, plain, plain_ticks, save
 
 
 def write_figures(data: dict[str, Any], out: Path) -> list[Path]:
@@ -34,7 +35,7 @@ def _figures(data: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], None]]
 
 def _training(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     left, right = figure.subplots(1, 2)
-    for look, run, name in zip(looks(len(runs)), runs, _labels(runs)):
+    for look, run, name in zip(line_styles([run["method"] for run in runs]), runs, _labels(runs)):
         epochs = [line["epoch"] for line in run["metrics"]]
         counts = [line["at_target"] for line in run["metrics"]]
         for axes, key in ((left, "accuracy"), (right, "sparsity")):
@@ -52,7 +53,7 @@ def _training(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
 def _tradeoff(figure: Any, points: Sequence[dict[str, Any]]) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     methods = list(dict.fromkeys(point["method"] for point in points if point["method"] != "dense"))
-    for look, method in zip(looks(len(methods)), methods):
+    for look, method in zip(line_styles(methods), methods):
         mine = sorted((p for p in points if p["method"] == method), key=lambda p: p["sparsity"])
         for axes, value in ((left, lambda p: 1 - p["sparsity"]), (right, lambda p: p["macs_share"])):
             shown = [p for p in mine if value(p)]
@@ -62,7 +63,7 @@ def _tradeoff(figure: Any, points: Sequence[dict[str, Any]]) -> None:
             axes.errorbar(where, accuracy, yerr=bars, capsize=2, label=plain(method), **look)
     for axes, label in ((left, "weights kept (%)"), (right, "FLOPs, share of dense (%)")):
         for point in (p for p in points if p["method"] == "dense"):
-            axes.axhline(100 * point["accuracy"], color="0.5", linestyle="--", linewidth=1, label="dense")
+            axes.axhline(100 * point["accuracy"], color=DENSE, linestyle="--", linewidth=1, label="dense")
         axes.set(xscale="log", xlabel=label)
         plain_ticks(axes.xaxis)
         low, high = axes.get_xlim()
@@ -75,7 +76,7 @@ def _tradeoff(figure: Any, points: Sequence[dict[str, Any]]) -> None:
 def _layers(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     left, right = figure.subplots(1, 2)
     names = [layer["name"] for layer in runs[0]["layers"]]
-    for look, run, label in zip(looks(len(runs)), runs, _labels(runs)):
+    for look, run, label in zip(line_styles([run["method"] for run in runs]), runs, _labels(runs)):
         found = {layer["name"]: layer for layer in run["layers"]}
         index = [i for i, name in enumerate(names) if name in found]
         mine = [found[names[i]] for i in index]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
+from rankprune.core.method import method_info
+from rankprune.lab.bench.latency import LATENCY
 from rankprune.lab.errors import RunError
 from rankprune.lab.recipes.load import fingerprint
 from rankprune.lab.recipes.schema import Recipe
 from rankprune.lab.recipes.yaml_file import read
 from rankprune.lab.runs.run_folder import ENVIRONMENT, METRICS, RECIPE, RESULT, RunFolder
+
+from pydantic import BaseModel  # isort: skip  (schema.py says how to install it)
 
 # What the page shows of an epoch's line; other keys, and values that are no numbers, are left out.
 _EPOCH = ("epoch", "step", "train_loss", "test_loss", "lr", "sparsity", "seconds")
@@ -65,13 +71,35 @@ def read_run(path: Path) -> dict[str, Any]:
             for line in lines
         ],
         "recipe": dict(flatten(recipe)),
+        "defaults": dict(flatten(defaults(recipe))),
         "environment": dict(flatten(folder.read_json(ENVIRONMENT) or {})),
     }
 
 
+def defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What a recipe's settings would be if it did not say them; settings that must be said are left out."""
+    found = _section_defaults(Recipe)
+    method = _table(recipe, "method").get("name")
+    if isinstance(method, str):
+        with contextlib.suppress(KeyError, ValueError, TypeError):  # a method of another version
+            cls = method_info(method.partition("+")[0]).cls
+            found["method"] = {f.name: f.default for f in fields(cls) if f.init and f.default is not MISSING}
+    return found
+
+
+def _section_defaults(section: type[BaseModel]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, entry in section.model_fields.items():
+        if isinstance(entry.annotation, type) and issubclass(entry.annotation, BaseModel):
+            found[name] = _section_defaults(entry.annotation)
+        elif not entry.is_required():
+            found[name] = entry.get_default(call_default_factory=True)
+    return found
+
+
 def stamp(path: Path) -> tuple[Any, ...]:
     """Changes whenever a file that `read_run` reads does."""
-    return tuple(stamp_of(path / name) for name in (RECIPE, ENVIRONMENT, METRICS, RESULT))
+    return tuple(stamp_of(path / name) for name in (RECIPE, ENVIRONMENT, METRICS, RESULT, LATENCY))
 
 
 def stamp_of(file: Path) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@ function draw() {
   colours.clear();
   drawOverview();
   if (runs().length > 1) drawRuns();
+  drawSide();
   drawLegends();
   drawTraining();
   drawTradeoff();
@@ -11,7 +12,7 @@ function draw() {
   drawEngine();
   drawRecipe();
   const shown = [...document.querySelectorAll('main > section')].filter((section) => !section.hidden);
-  const names = { overview: 'Overview', tradeoff: 'Trade-off', layer: 'One layer', engine: 'Engine', recipe: 'Recipe' };
+  const names = { overview: 'Overview', side: 'Side by side', tradeoff: 'Trade-off', layer: 'One layer', engine: 'Engine', recipe: 'Recipe' };
   const links = shown.map((s) => make('li', {}, make('a', { href: `#${s.id}` }, names[s.id] || s.querySelector('h2').textContent)));
   if (byId('nav').children.length !== links.length) byId('nav').replaceChildren(...links);
 }
@@ -38,12 +39,25 @@ function listen() {
   };
 }
 
+// One file that holds what is seen now: the page as it came, with the newest data in it.
+function share() {
+  const page = document.documentElement.cloneNode(true);
+  page.dataset.live = 'no';
+  page.querySelector('#data').textContent = JSON.stringify(state.data).replaceAll('<', '\\u003c').replaceAll('>', '\\u003e').replaceAll('&', '\\u0026');
+  page.querySelectorAll('figure').forEach((figure) => figure.replaceChildren()); // drawn anew when it is opened
+  const file = new Blob(['<!doctype html>\n', page.outerHTML], { type: 'text/html' });
+  const link = make('a', { href: URL.createObjectURL(file), download: `rankprune-${focused().name.replace(/[^\w.-]+/g, '-')}.html` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
 function start() {
   state.data = JSON.parse(byId('data').textContent);
   const best = [...runs()].sort((a, b) => (b.result?.accuracy_last ?? -1) - (a.result?.accuracy_last ?? -1));
   // Live, one comes to look at the unfinished run; otherwise at the best of the pruned ones.
   const live = document.documentElement.dataset.live === 'yes';
   state.focus = ((live && runs().find((r) => !r.result)) || best.find((r) => r.method !== 'dense') || best[0]).id;
+  byId('share').addEventListener('click', share);
   byId('pick').addEventListener('change', (event) => setFocus(event.target.value));
   byId('pick-layer').addEventListener('change', (event) => { state.layer = event.target.value; drawOneLayer(); drawLayers(); });
   let typing = 0;

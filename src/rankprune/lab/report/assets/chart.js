@@ -84,7 +84,7 @@ function fillTable(parts) {
 function fillLegend(place, items) {
   place.replaceChildren(...items.map(([glyph, hue, text]) => {
     const sign = make('b', { 'aria-hidden': 'true' }, glyph);
-    sign.style.color = `var(--${hue})`;
+    sign.style.color = hue.startsWith('#') ? hue : `var(--${hue})`;
     return make('li', {}, sign, text);
   }));
 }

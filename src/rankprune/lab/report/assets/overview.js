@@ -16,10 +16,23 @@ function finishedTiles(run) {
     tile('Sparsity', sparsityText(r.sparsity).replace(' %', ''), '%', [`${count(r.kept)} of ${count(r.prunable)} weights kept`]),
     tile('Model file', short(r.bytes_sparse, 'B'), '', [r.bytes_sparse < r.bytes_dense ? `${times(r.bytes_dense, r.bytes_sparse)} smaller than dense` : `dense: ${short(r.bytes_dense, 'B')}`]),
     tile('MACs per image', short(r.macs_sparse), '', [r.macs_sparse < r.macs_dense ? `${times(r.macs_dense, r.macs_sparse)} fewer than dense` : `dense: ${short(r.macs_dense)}`]),
+    ...latencyTile(run),
     tile(`δ-rank, δ = ${run.delta}`, figure(r.delta_rank_ratio, 1), '% of full', [`exact rank ${percent(r.exact_rank_ratio, 1)}`]),
     tile('Dead filters', count(r.dead_filters), `of ${count(r.filters)}`, [known(r.filters) ? percent(r.dead_filters / r.filters, 1) : '']),
     tile('Training', duration(r.seconds), '', [known(r.training_share) ? `${percent(r.training_share, 0)} of dense training FLOPs` : `${count(r.steps)} steps`]),
   ];
+}
+
+// Median time of one image on the sparse engine, with the range that holds all but the outer tenths of the rounds.
+const timeOf = (run, engine) => run.latency?.times[engine];
+const spreadOf = (time) => (time ? `${milliseconds(time.median)} (${Number((1e3 * time.low).toPrecision(3))}–${Number((1e3 * time.high).toPrecision(3))})` : NONE);
+
+function latencyTile(run) {
+  const ours = timeOf(run, 'rankprune');
+  if (!ours) return [];
+  const others = [['torch', 'torch'], ['onnxruntime', 'ONNX Runtime']].filter(([key]) => timeOf(run, key));
+  return [tile('Latency, one image', milliseconds(ours.median).replace(' ms', ''), 'ms',
+    [`${spreadOf(ours)} on the engine`, ...others.map(([key, name]) => `${name} ${spreadOf(timeOf(run, key))}`)])];
 }
 
 function runningTiles(run) {
@@ -51,7 +64,10 @@ function drawOverview() {
 let runTable = null;
 function drawRuns() {
   const result = (key, label, cell, title) => ({ key, label, title, number: true, value: (r) => r.result?.[key], cell: (r) => (r.result ? cell(r.result, r) : NONE) });
-  const name = (r) => make('button', { type: 'button', class: 'link', title: labelOf(r), 'data-key': `run ${r.id}`, 'aria-pressed': String(r === focused()), on: { click: () => setFocus(r.id) } }, labelOf(r, false));
+  const choose = (r) => make('input', { type: 'checkbox', 'data-key': `choose ${r.id}`, 'aria-label': `Compare ${labelOf(r)}`,
+    title: `Compare side by side (up to ${MOST})`, checked: state.chosen.has(r.id), disabled: !state.chosen.has(r.id) && state.chosen.size >= MOST,
+    on: { change: (event) => { if (event.target.checked) state.chosen.add(r.id); else state.chosen.delete(r.id); draw(); } } });
+  const name = (r) => make('span', { class: 'choose' }, choose(r), make('button', { type: 'button', class: 'link', title: labelOf(r), 'data-key': `run ${r.id}`, 'aria-pressed': String(r === focused()), on: { click: () => setFocus(r.id) } }, labelOf(r, false)));
   const differ = (value) => new Set(runs().map(value)).size > 1;
   const columns = [
     { key: 'name', label: 'Run', value: (r) => r.name, cell: name },
@@ -61,6 +77,8 @@ function drawRuns() {
     result('accuracy_best', 'Best', (x) => percent(x.accuracy_best), 'of the best epoch at the final sparsity'),
     result('macs_sparse', 'MACs', (x) => short(x.macs_sparse), 'of one image, over the weights kept'),
     result('bytes_sparse', 'File', (x) => short(x.bytes_sparse, 'B')),
+    ...[['rankprune', 'Engine'], ['torch', 'torch'], ['onnxruntime', 'ONNX Runtime']].filter(([key]) => runs().some((r) => timeOf(r, key)))
+      .map(([key, label]) => ({ key, label, number: true, title: 'median time of one image, and the range without the outer tenths of the rounds', value: (r) => timeOf(r, key)?.median, cell: (r) => spreadOf(timeOf(r, key)) })),
     result('delta_rank_ratio', 'δ-rank', (x) => percent(x.delta_rank_ratio, 1), `mean over the layers of δ-rank / full rank, δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}`),
     result('exact_rank_ratio', 'Exact rank', (x) => percent(x.exact_rank_ratio, 1), 'mean over the layers of exact rank / full rank'),
     result('dead_filters', 'Dead', (x) => `${count(x.dead_filters)} of ${count(x.filters)}`, 'filters without a weight'),
@@ -78,28 +96,57 @@ function drawRuns() {
   byId('runs-note').textContent = `δ-rank: mean share of full rank at δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}. MACs: of one image, over the weights kept. Training: FLOPs as a share of dense training.`;
 }
 
+// The chosen runs, one column each; settings that differ among them below the measures.
+function drawSide() {
+  const list = chosenRuns();
+  byId('side').hidden = list.length < 2;
+  if (list.length < 2) return;
+  const of = (f) => list.map((r) => (r.result ? f(r.result, r) : NONE));
+  const rows = [
+    ['Accuracy, last epoch', ...of((x) => percent(x.accuracy_last))], ['Accuracy, best epoch', ...of((x) => percent(x.accuracy_best))],
+    ['Sparsity', ...of((x) => sparsityText(x.sparsity))], ['Weights kept', ...of((x) => count(x.kept))],
+    ['Model file', ...of((x) => short(x.bytes_sparse, 'B'))], ['MACs per image', ...of((x) => short(x.macs_sparse))],
+    ...[['rankprune', 'Latency, engine'], ['torch', 'Latency, torch'], ['onnxruntime', 'Latency, ONNX Runtime']].filter(([key]) => list.some((r) => timeOf(r, key)))
+      .map(([key, label]) => [label, ...list.map((r) => spreadOf(timeOf(r, key)))]),
+    ['δ-rank / full rank', ...of((x) => percent(x.delta_rank_ratio, 1))], ['Dead filters', ...of((x) => count(x.dead_filters))],
+    ['Training FLOPs of dense', ...of((x) => percent(x.training_share, 0))], ['Training time', ...of((x) => duration(x.seconds))],
+  ];
+  const keys = [...new Set(list.flatMap((r) => Object.keys(r.recipe)))].filter((key) => key !== 'name' && new Set(list.map((r) => r.recipe[key])).size > 1);
+  rows.push(...keys.map((key) => [key, ...list.map((r) => r.recipe[key])]));
+  byId('side-table').replaceChildren(plainTable(`${list.length} runs side by side`, ['', ...list.map((r) => labelOf(r))], rows));
+}
+
 function drawEngine() {
   const run = focused(), engine = run.engine;
   byId('engine').hidden = !engine;
   if (!engine) return;
   const list = engine.layers.filter((l) => known(l.ms)), total = list.reduce((sum, l) => sum + l.ms, 0);
-  const faster = engine.torch_ms / engine.engine_ms;
-  byId('engine-note').textContent = `${run.name}, one image, ${engine.threads} thread${engine.threads === 1 ? '' : 's'}, measured where this page was made: ${engine.engine_ms.toFixed(2)} ms against ${engine.torch_ms.toFixed(2)} ms in torch (${faster > 1.02 ? `${faster.toFixed(1)}× faster` : 'not faster'}).`;
+  const ours = timeOf(run, 'rankprune'), whole = ours ? 1e3 * ours.minimum : engine.engine_ms, rest = whole - total;
+  const compared = ['torch', 'onnxruntime'].filter((key) => timeOf(run, key)).map((key) => `${spreadOf(timeOf(run, key))} in ${key === 'torch' ? 'torch' : 'ONNX Runtime'}`);
+  const sums = rest > 0
+    ? `The layers' shortest times add up to ${total.toFixed(3)} ms; the other ${rest.toFixed(3)} ms of the shortest run go into input, output and waking the threads.`
+    : `The layers' times add up to ${total.toFixed(3)} ms, more than the ${whole.toFixed(3)} ms of the shortest run, because a clock is read around each layer.`;
+  byId('engine-note').textContent = `${run.name}, one image, ${engine.threads} thread${engine.threads === 1 ? '' : 's'}, measured where this page was made: ${ours ? spreadOf(ours) : `${whole.toFixed(2)} ms`}${compared.length ? `, against ${compared.join(' and ')}` : ''}; medians, and the range without the outer tenths. ${sums}`;
+  if (rest > 0) list.push({ name: 'outside the layers', kernel: 'input, output, threads', ms: rest });
   const shown = [...list].reverse();
   const slowest = [...list].sort((a, b) => b.ms - a.ms)[0];
-  drawChart('chart-engine', { title: 'Time per layer', caption: `Slowest: ${slowest.name}, ${percent(slowest.ms / total, 0)} of the kernels’ time`,
+  drawChart('chart-engine', { title: 'Time per layer', caption: `Slowest: ${slowest.name}, ${percent(slowest.ms / Math.max(whole, total), 0)} of the time`,
     summary: `Bar chart of ${list.length} operators. The slowest is ${slowest.name} with ${slowest.ms.toFixed(3)} milliseconds.`,
     traces: [{ type: 'bar', orientation: 'h', x: shown.map((l) => l.ms), y: shown.map((l, i) => `${shown.length - i} ${plain(l.name)}`), marker: { color: colour('accent'), cornerradius: 3 },
       text: shown.map((l) => `${plain(l.name)}: ${l.ms.toFixed(3)} ms<br>${plain(l.kernel)}`), textposition: 'none', hoverinfo: 'text' }],
     height: Math.max(320, 60 + 20 * list.length), layout: { bargap: 0.35, xaxis: axis('milliseconds', { rangemode: 'tozero' }), yaxis: axis('', { type: 'category', tickmode: 'linear' }) },
-    head: ['operator', 'kernel', 'milliseconds', 'weights kept'], rows: engine.layers.map((l) => [l.name, l.kernel, fixed(l.ms, 4), count(l.kept)]) });
+    head: ['operator', 'kernel', 'milliseconds', 'weights kept'], rows: [...engine.layers, ...list.slice(engine.layers.filter((l) => known(l.ms)).length)].map((l) => [l.name, l.kernel, fixed(l.ms, 4), count(l.kept)]) });
 }
 
 function drawRecipe() {
   const run = focused(), others = runs().filter((r) => r !== run);
   const facts = (place, key) => place.replaceChildren(...Object.entries(run[key]).map(([name, value]) =>
     make('div', { class: others.some((r) => r[key][name] !== value) ? 'differs' : null }, make('dt', {}, name), make('dd', {}, value))));
+  const stated = Object.entries(run.recipe).filter(([name, value]) => run.defaults[name] !== value);
+  byId('recipe-stated').replaceChildren(...stated.map(([name, value]) =>
+    make('div', { class: others.some((r) => r.recipe[name] !== value) ? 'differs' : null }, make('dt', {}, name),
+      make('dd', {}, value, name in run.defaults ? make('small', { class: 'default' }, ` default ${run.defaults[name]}`) : null))));
   facts(byId('recipe-facts'), 'recipe');
   facts(byId('environment-facts'), 'environment');
-  byId('recipe-note').textContent = `Of ${run.name}.${others.length ? ' Marked: what is not the same in every run.' : ''}`;
+  byId('recipe-note').textContent = `Of ${run.name}: what its recipe says otherwise than the defaults.${others.length ? ' Marked: what is not the same in every run.' : ''}`;
 }

@@ -1,8 +1,10 @@
 // What is shown at all (focus, filter), and in which colour.
-const state = { data: null, focus: null, filter: '', layer: null };
-const HUES = ['s1', 's2', 's3', 's4', 's5', 's6', 's7'];
-const SYMBOLS = ['circle', 'square', 'diamond', 'triangle-up', 'cross', 'x', 'star'];
-const GLYPHS = ['●', '■', '◆', '▲', '✚', '✖', '★'];
+const state = { data: null, focus: null, filter: '', layer: null, chosen: new Set() };
+const MOST = 10; // runs side by side, and series with a colour of their own
+// For series that are no methods, and for a second series of one method.
+const SPARE = ['#2F7FE0', '#D55E00', '#11A579', '#CC79A7', '#E0A100', '#7B61D9', '#3BB3D9', '#8C6D46', '#E8588B', '#5E8F00'];
+const SYMBOLS = ['circle', 'square', 'diamond', 'triangle-up', 'cross', 'x', 'star', 'triangle-down', 'pentagon', 'hexagon'];
+const GLYPHS = ['●', '■', '◆', '▲', '✚', '✖', '★', '▼', '⬟', '⬢'];
 
 const runs = () => state.data.runs;
 const focused = () => runs().find((run) => run.id === state.focus) || runs()[0];
@@ -21,10 +23,13 @@ function passes(run) {
 }
 
 const shownRuns = () => runs().filter(passes);
-// What charts compare: the runs of the focus's task that pass the filter, with the focus always among them, on top.
+const chosenRuns = () => runs().filter((run) => state.chosen.has(run.id));
+
+// What charts compare: the runs that were chosen, or else those that pass the filter, of the focus's task; the focus is
+// always among them, on top.
 function peers() {
   const focus = focused();
-  return [...shownRuns().filter((run) => run.task === focus.task && run !== focus), focus];
+  return [...(state.chosen.size ? chosenRuns() : shownRuns()).filter((run) => run.task === focus.task && run !== focus), focus];
 }
 
 // Runs are told apart by method; where all have the same, by recipe.
@@ -32,7 +37,8 @@ function seriesOf(run) {
   return new Set(runs().map((r) => r.method).filter((m) => m !== 'dense')).size > 1 || run.method === 'dense' ? run.method : run.name;
 }
 
-// The best seven have a colour and a sign of their own, the rest is grey: more hues would not be told apart.
+// A method has the same colour here as in every figure. The best ten have a colour and a sign of their own, the rest is
+// grey: more would not be told apart.
 function palette() {
   const best = new Map();
   for (const run of runs()) {
@@ -41,8 +47,15 @@ function palette() {
   }
   const order = [...best.keys()].sort((a, b) => best.get(b) - best.get(a));
   const found = new Map([['dense', { colour: 'soft', symbol: 'line-ew-open', glyph: '┅', named: true }]]);
-  order.forEach((key, i) => found.set(key, i < HUES.length
-    ? { colour: HUES[i], symbol: SYMBOLS[i], glyph: GLYPHS[i], named: true }
+  const used = new Set();
+  const hue = (key) => {
+    const own = state.data.colours[key];
+    const free = own && !used.has(own) ? own : SPARE.find((one) => !used.has(one)) || own;
+    used.add(free);
+    return free;
+  };
+  order.forEach((key, i) => found.set(key, i < MOST
+    ? { colour: hue(key), symbol: SYMBOLS[i], glyph: GLYPHS[i], named: true }
     : { colour: key === seriesOf(focused()) ? 'ink' : 'faint', symbol: 'circle', glyph: '●', named: key === seriesOf(focused()) }));
   return found;
 }

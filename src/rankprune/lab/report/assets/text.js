@@ -27,6 +27,8 @@ function times(dense, sparse) {
   return `${ratio >= 10 ? ratio.toFixed(0) : ratio.toFixed(1)}×`;
 }
 
+const milliseconds = (s) => (known(s) ? `${Number((1e3 * s).toPrecision(3))} ms` : NONE);
+
 function duration(s) {
   if (!known(s)) return NONE;
   if (s < 60) return `${s.toFixed(s < 10 ? 1 : 0)} s`;

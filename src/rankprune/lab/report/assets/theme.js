@@ -19,6 +19,7 @@ function setTheme(name) {
 // The resolved value of a colour of the style sheet, looked up once a drawing.
 const colours = new Map();
 function colour(name) {
+  if (name.startsWith('#')) return name; // a method's own
   if (!colours.has(name)) colours.set(name, resolved(name));
   return colours.get(name);
 }
