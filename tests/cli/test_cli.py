@@ -140,7 +140,7 @@ def test_a_terminal_without_greek_is_spoken_to_in_words(encoding: str, runs: Pat
 def test_usage_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     for argv, words in (
         ([], "it needs COMMAND"), (["trian"], "did you mean 'train'"), (["prune", "x.pth"], "it needs --sparsity, --out"),
-        (["train"], "it needs RECIPE: for example `rankprune train fashion-rpg-98`"), (["train", "--nothing"], "--nothing"),
+        (["train"], "it needs RECIPE: for example `rankprune train fashion-rpg-98`"), (["train", "fashion-dense", "--nothing"], "--nothing"),
         (["bench", "vgg-small", "--batch", "two"], "--batch"),
     ):  # fmt: skip
         assert main(argv) == 2

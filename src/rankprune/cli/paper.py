@@ -35,9 +35,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace, paths: Paths) -> int:
     tables = [index.build(name, paths.results, args.scale) for name in index.TABLES]
-    rows = [(t.name, f"{t.done} of {t.planned}", t.title) for t in tables]
+    rows = [(t.name, f"{t.done} of {t.planned}", t.ran or "-", t.title.partition("; ours:")[0]) for t in tables]
     queue = paths.queue(paths.records()) if args.scale == "cpu" else index.full_queue()
-    lines = table(("name", "runs done", "table or figure"), rows)
+    lines = table(("name", "runs done", "what ran", "table or figure"), rows)
+    if args.scale == "cpu":
+        lines += [
+            "",
+            "The paper's tables at full scale (--scale full): none of it has been run unless a title says so.",
+        ]
     missing = sorted({run.task for run in queue.runs() if not run.known()})
     lines += ["", f"{len(queue.items)} runs and measurements in the queue, each of which may serve several tables."]
     lines += [f"{sentence}." for sentence in queue.waiting]

@@ -85,7 +85,7 @@ def test_files_are_pictures_and_always_the_same(results: Path) -> None:
     assert len(first) == 4 * 3
     assert first == {path.name: path.read_bytes() for path in write(results)}
     for path in (results / "figures").glob("*.png"):
-        assert len(Image.open(path).convert("RGB").getcolors(1 << 20) or []) > 20
+        assert len(Image.open(path).convert("RGBA").getcolors(1 << 20) or []) > 20
 
 
 def test_part_of_a_queue_is_enough(results: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from _small import add
 
+from _runs import a_result
 from rankprune.lab.paper.index import TABLES, build, full_queue, render
 from rankprune.lab.paper.queue import read_queue
 from rankprune.lab.paper.records import Records
@@ -44,12 +45,12 @@ def test_paper_erratum_and_ours_side_by_side(results: Path) -> None:
     add(records, vgg("gmp", 99.0), 0.5)
     write = ours(results, "cifar10", "VGG-19", "99", "RPG")
     # Seeds beyond the first count once the queue has them: the leaders' stage waits for all of table 1.
-    assert write == ("VGG-19", "99", "RPG", "93.62", "", "60.00")
-    assert ours(results, "cifar10", "VGG-19", "99.9", "PBW")[3:] == ("10.00", "", "at chance (10.00)")
-    assert ours(results, "cifar10", "VGG-19", "99.9", "AC/DC")[3:] == ("78.91", "", "failed")
-    assert ours(results, "cifar10", "VGG-19", "99", "GMP")[3:] == ("", "", "50.00")
-    assert ours(results, "cifar10", "VGG-19", "99.5", "RPG")[3:] == ("93.13", "", "not run")
-    assert ours(results, "cifar10", "ResNet-32", "99.5", "RPG")[3:] == ("91.14", "withdrawn", "not run")
+    assert write == ("VGG-19", "99", "RPG", "93.62", "", "60.00", "small VGG on CIFAR-10 at 16 pixels")
+    assert ours(results, "cifar10", "VGG-19", "99.9", "PBW")[3:6] == ("10.00", "", "at chance (10.00)")
+    assert ours(results, "cifar10", "VGG-19", "99.9", "AC/DC")[3:6] == ("78.91", "", "failed")
+    assert ours(results, "cifar10", "VGG-19", "99", "GMP")[3:6] == ("", "", "50.00")
+    assert ours(results, "cifar10", "VGG-19", "99.5", "RPG")[3:6] == ("93.13", "", "not run")
+    assert ours(results, "cifar10", "ResNet-32", "99.5", "RPG")[3:6] == ("91.14", "withdrawn", "not run")
     assert ours(results, "cifar10", "ResNet-32", "99.9", "RPG")[3:5] == ("89.36", "withdrawn")
     notes = " ".join(build("cifar10", results).notes)
     assert "last epoch" in notes
@@ -203,10 +204,8 @@ def test_the_long_regime_has_a_table_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "queue.yaml").write_text(stages.replace("methods: [gmp, rpg]", "methods: [rpg]"))
     run = Run("cifar10-long-vgg", "rpg", 99.5, (("method.lam", "ratio:1"),))
     record = {"run": run.key(), "name": run.name, "seed": 0, "code": "0.1.0-a", "recipe": run.recipe().model_dump(mode="json"), "environment": {}}
-    result = {
-        "accuracy_last": 0.7, "target_sparsity": 0.995, "prunable": 1000, "kept": 5, "delta_rank_ratio": 0.8, "dead_filters": 12,
-        "steps": 62480, "updates": 500, "survival": {"1": 0.5, "3": 0.25, "10": 0.125},
-    }  # fmt: skip
+    other = {"delta_rank_ratio": 0.8, "dead_filters": 12, "steps": 62480, "updates": 500, "survival": {"1": 0.5, "3": 0.25, "10": 0.125}}
+    result = a_result(run.name, 0.7, 0.995, 5, 1000, **other)
     Records(tmp_path / "records").add({**record, "result": result})
     table = build("long", tmp_path)
     assert (table.done, table.planned) == (1, 1)
@@ -220,8 +219,18 @@ def test_runs_on_held_out_images_are_in_their_own_table_alone(tmp_path: Path) ->
     stages = f"stages: [{{name: tune, task: cifar10-long-vgg, methods: [gmp], sparsities: [99.5], vary: [{vary}]}}]\n"
     (tmp_path / "queue.yaml").write_text(stages)
     run = Run("cifar10-long-vgg", "gmp", 99.5, (("data.holdout", 5000), ("clip_norm", 1.0)))
-    result = {"accuracy_last": 0.7, "target_sparsity": 0.995, "prunable": 1000, "kept": 5, "delta_rank_ratio": 0.8}
+    result = a_result(run.name, 0.7, 0.995, 5, 1000, delta_rank_ratio=0.8)
     record = {"run": run.key(), "name": run.name, "seed": 0, "code": "0.1.0-a", "recipe": run.recipe().model_dump(mode="json")}
     Records(tmp_path / "records").add({**record, "environment": {}, "result": result})
     assert [row[2:5] for row in build("tuning", tmp_path).rows] == [("GMP", "clip_norm=1.0", "70.00")]
     assert all("70.00" not in row for name in ("long", "rank", "flops", "combinations") for row in build(name, tmp_path).rows)
+
+
+def test_titles_say_what_ran_and_detection_has_no_numbers_of_smoke_runs(results: Path) -> None:
+    project = Path(__file__).resolve().parents[3] / "results"
+    if not project.is_dir():
+        pytest.skip("the results are not part of an installed package")
+    imagenet = build("imagenet", project)
+    assert imagenet.title.endswith("; ours: ResNet-20 on CIFAR-10 at 16 pixels; 0 at full scale")
+    assert {row[-1] for row in imagenet.rows} <= {"ResNet-20 on CIFAR-10 at 16 pixels", ""}
+    assert {cell for row in build("maskrcnn", project).rows for cell in row[4:]} == {"not run"}

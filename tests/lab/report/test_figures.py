@@ -26,7 +26,7 @@ def test_every_figure_in_every_format(runs: Path, tmp_path: Path, capsys: pytest
     for name in NAMES:
         image = Image.open(files[f"{name}.png"])
         assert image.width >= 1200
-        assert len(image.convert("RGB").getcolors(1 << 20) or []) > 20
+        assert len(image.convert("RGBA").getcolors(1 << 20) or []) > 20
         assert files[f"{name}.pdf"].read_bytes().startswith(b"%PDF")
         assert "<path" in files[f"{name}.svg"].read_text()
 

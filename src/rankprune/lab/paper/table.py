@@ -22,7 +22,7 @@ NAMES = {
     "str": "STR", "woodfisher": "WoodFisher", "granet": "GraNet", "powerprop": "PowerPropagation", "gmp": "GMP",
     "rigl": "RigL", "feather": "Feather", "svite": "SViT-E", "topkast": "Top-KAST",
 }  # fmt: skip
-HONEST = (
+PROTOCOL = (
     "ours: test top-1 of the last epoch, with exactly the weights of the target sparsity; no epoch was chosen by the "
     "test set. Mean ± standard error (number of seeds) where there are several. Who leads after "
     "the first seed is run with more. At chance: within 3 points of 10 %."
@@ -39,6 +39,7 @@ class Table:
     notes: list[str] = field(default_factory=list)
     done: int = 0  # runs that have a record
     planned: int = 0
+    ran: str = ""  # networks and data of those runs
 
     def __str__(self) -> str:
         widths = [max(len(line[i]) for line in (self.head, *self.rows)) for i in range(len(self.head))]
@@ -50,7 +51,7 @@ class Table:
     def to_dict(self) -> dict[str, object]:
         return {
             "name": self.name, "title": self.title, "done": self.done, "planned": self.planned,
-            "rows": [dict(zip(self.head, row)) for row in self.rows], "notes": self.notes,
+            "ran": self.ran,            "rows": [dict(zip(self.head, row)) for row in self.rows], "notes": self.notes,
         }  # fmt: skip
 
 
@@ -107,6 +108,10 @@ class Evidence:
         missing = [run.name for run in runs if not run.known()]
         return f"no recipe {missing[0]}" if missing else planned
 
+    def ran_on(self, runs: Sequence[Run]) -> str:
+        """Network and data of the runs that have a record; empty where none has."""
+        return ", ".join(dict.fromkeys(net_and_data(record) for record in self.records_of(runs) if "recipe" in record))
+
     def number(self, runs: Sequence[Run], value: Value, digits: int = 3) -> str:
         """Mean ± standard error of a value; empty where there is none."""
         values = self.values(runs, value)
@@ -122,6 +127,7 @@ class Evidence:
         table.planned = len(self.asked)
         table.done = sum(self._record(run) is not None for run in self.asked)
         settings = Counter(_setting(record) for record in self.used if "recipe" in record)
+        table.ran = ", ".join(dict.fromkeys(net_and_data(record) for record in self.used if "recipe" in record))
         if settings:
             parts = [f"{text} ({count})" for text, count in settings.most_common()]
             table.notes.append(f"runs: {'; '.join(parts)}.")
@@ -134,6 +140,21 @@ class Evidence:
         if codes:
             table.notes.append("code: " + ", ".join(f"{code} ({count})" for code, count in codes.most_common()) + ".")
         return table
+
+
+_NETS = {
+    "cifar-resnet20": "ResNet-20", "cifar-resnet32": "ResNet-32", "vgg-small": "small VGG", "cifar-vgg19": "VGG-19",
+    "vit-tiny-cpu": "tiny ViT", "maskrcnn-resnet50-fpn": "Mask R-CNN", "torchvision:resnet50": "ResNet-50",
+}  # fmt: skip
+_DATA = {"cifar10": "CIFAR-10", "fashion": "Fashion-MNIST", "coco": "COCO", "imagefolder": "ImageNet"}
+
+
+def net_and_data(record: Record) -> str:
+    """What a record is of, in words: "ResNet-20 on CIFAR-10 at 16 pixels"."""
+    model, data = record["recipe"]["model"]["name"], record["recipe"]["data"]
+    size = f" at {data['image_size']} pixels" if data["image_size"] else ""
+    steps = ", a few steps" if record.get("smoke") else ""
+    return f"{_NETS.get(model, model)} on {_DATA.get(data['name'], data['name'])}{size}{steps}"
 
 
 def _setting(record: Record) -> str:

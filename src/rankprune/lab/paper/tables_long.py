@@ -7,7 +7,7 @@ from typing import Any
 
 from .evidence import number
 from .runs import Run
-from .table import HONEST, NAMES, Evidence, Table, Value
+from .table import NAMES, PROTOCOL, Evidence, Table, Value
 from .tables_paper import Scale
 
 PREFIX = "cifar10-long-"
@@ -38,7 +38,7 @@ def long(evidence: Evidence, scale: Scale) -> Table:
     """Every setting of the regime with its accuracy, rank and what becomes of growth."""
     table = Table("long", "The paper's regime: CIFAR-10 at 16 pixels, 40 epochs unless said otherwise, ΔT = 100", _HEAD)
     _fill(table, evidence)
-    table.notes = [*_NOTES, HONEST]
+    table.notes = [*_NOTES, PROTOCOL]
     return evidence.finish(table)
 
 

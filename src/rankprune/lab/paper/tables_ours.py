@@ -7,7 +7,7 @@ from typing import Any
 from .evidence import LEAST, beats, best
 from .measure import measurement_key
 from .runs import Run
-from .table import EMBEDDED_NOTE, HONEST, Evidence, Table, named, numbers
+from .table import EMBEDDED_NOTE, PROTOCOL, Evidence, Table, named, numbers
 from .tables_paper import Scale
 
 _RANK = (
@@ -36,7 +36,7 @@ def lambdas(evidence: Evidence, scale: Scale) -> Table:
         for lam in data["lams"][1:]:
             table.rows.append((label, f"{lam:g}", *_described(evidence, at_lambda(evidence, scale, lam, settings))))
     about = f"ours: {data[scale]} at {data['sparsity']} %, gradients not clipped."
-    table.notes = [*data["notes"], about, _RANK, HONEST]
+    table.notes = [*data["notes"], about, _RANK, PROTOCOL]
     return evidence.finish(table)
 
 
@@ -63,7 +63,7 @@ def ranks(evidence: Evidence, scale: Scale) -> Table:
         runs = evidence.find(run.task, run.method, run.percent)
         accuracy, rank, exact, dead = _described(evidence, runs)
         table.rows.append((net(run), named(run), f"{run.percent or 0:g}", rank or "not run", exact, dead, accuracy))
-    table.notes = [*data["notes"], _RANK, HONEST]
+    table.notes = [*data["notes"], _RANK, PROTOCOL]
     return evidence.finish(table)
 
 
@@ -80,7 +80,7 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
         "ERK: PowerPropagation, RigL and Top-KAST spread by it unless told otherwise; PowerPropagation's rows with and "
         "without the word are runs of one setting."
     )
-    table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", own, HONEST]
+    table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", own, PROTOCOL]
     return evidence.finish(table)
 
 
@@ -96,7 +96,7 @@ def clipping(evidence: Evidence, scale: Scale) -> Table:
     table.notes = [
         "A filter before BatchNorm has a gradient of its norm's inverse: where few and small weights are left of it, a "
         "step without a limit throws it far, and methods that compare magnitudes of all layers then keep little else.",
-        HONEST,
+        PROTOCOL,
     ]
     return evidence.finish(table)
 
@@ -114,7 +114,7 @@ def combinations(evidence: Evidence, scale: Scale) -> Table:
         accuracies = [evidence.accuracy(runs[s]) for s in sparsities]
         _, *described = _described(evidence, runs.get(AT[-1], []))
         table.rows.append((_label(method, settings), *accuracies, *described))
-    table.notes = [_RANK, verdict(evidence, vgg), HONEST]
+    table.notes = [_RANK, verdict(evidence, vgg), PROTOCOL]
     return evidence.finish(table)
 
 
@@ -169,7 +169,7 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
             table.rows.append((condition, label, *accuracies, verdict, *ranks))
     noise = "noise: growth by noise of the rank gradient's size instead, the control."
     said = f"helps: by more than two standard errors of the difference, on {LEAST} seeds or more each."
-    table.notes = [said, noise, _RANK, HONEST]
+    table.notes = [said, noise, _RANK, PROTOCOL]
     return evidence.finish(table)
 
 
