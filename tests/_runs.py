@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from rankprune.lab.data import DataModule, load_data
 from rankprune.lab.models.registry import _BUILDERS, register_model
 from rankprune.lab.recipes import Recipe, load_recipe
+from rankprune.lab.sweep.runner import Done, Source
+from rankprune.lab.sweep.worker import work
 from rankprune.lab.training import Callback, Outcome, train
 
 
@@ -115,3 +117,12 @@ def a_result(recipe: str, accuracy: float, sparsity: float, kept: int, prunable:
         "bytes_sparse": 100, "training_flops": 1e6, "training_share": 0.25, "seconds": 1.0,
     }  # fmt: skip
     return {**values, **other}
+
+
+class HereRunner:
+    """Runs orders one after another in this process: the same work as in a process of its own, without its start."""
+
+    def run(self, source: Source, done: Done, seconds: float | None = None) -> bool:
+        while (order := source(True)) is not None:
+            done(order, work(order.to_dict()))
+        return True

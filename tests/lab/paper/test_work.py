@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from _small import QUEUE, write_queue
 
+from _runs import HereRunner
 from rankprune.cli import main
 from rankprune.cli.paper import seconds_of
 from rankprune.lab.paper.launch import commands
@@ -31,10 +32,10 @@ def paths(tmp_path: Path) -> Paths:
     return Paths(write_queue(tmp_path / "results"), tmp_path / "runs")
 
 
-def work(paths: Paths, jobs: int = 1, seconds: float | None = None, callback: Callback | None = None, **options: object) -> int:
-    """The number of records added."""
+def work(paths: Paths, jobs: int = 0, seconds: float | None = None, callback: Callback | None = None, **options: object) -> int:
+    """The number of records added, by so many processes; 0: by this one."""
     worker = QueueWorker(paths, **{"say": lambda text: None, **options})  # type: ignore[arg-type]
-    return worker.run(LocalRunner(callback, jobs), seconds)
+    return worker.run(LocalRunner(callback, jobs) if jobs else HereRunner(), seconds)
 
 
 def accuracies(paths: Paths) -> dict[str, float]:
@@ -63,7 +64,7 @@ def test_a_run_out_of_time_goes_on_where_it_was(paths: Paths, tmp_path: Path) ->
     pieces = 0
     while len(list(paths.records())) < 5:
         pieces += 1
-        work(paths, seconds=12.0)  # a process that has just started needs some of it to import torch
+        work(paths, 1, seconds=12.0)  # a process that has just started needs some of it to import torch
     assert pieces > 1
     assert accuracies(paths) == accuracies(whole)
 
@@ -168,7 +169,7 @@ def test_what_is_timed_is_done_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return {"seconds": 1.0}
 
     monkeypatch.setitem(MEASUREMENTS, "overhead", measure)
-    assert work(paths, jobs=2) == 6
+    assert work(paths, jobs=2) == 6  # in processes of their own
     assert running == [0]
     assert work(paths) == 0
 
