@@ -205,7 +205,7 @@ def training_flops(
     update_end: float = 1.0,
     extra: float = 0.0,
 ) -> float:
-    """Cost of training by `method` as a share of dense training, whose 3 passes a sample (forward, gradient of the
+    """Cost of training by `method` as a share of dense training, whose 3 passes per sample (forward, gradient of the
     activations, gradient of the weights) are 1.
 
     `f` is the cost of a sparse pass as a share of a dense one: a number, or its course over equal parts of the training
@@ -234,7 +234,7 @@ def training_flops(
 
 
 def dense_training_flops(macs: float, samples: float) -> float:
-    """FLOPs of dense training on that many samples: 3 passes, 2 FLOPs a MAC."""
+    """FLOPs of dense training on that many samples: 3 passes, 2 FLOPs per MAC."""
     return 3 * 2 * macs * samples
 
 

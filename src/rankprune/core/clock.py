@@ -25,7 +25,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._confirmed = 0
-        self._pending = 0  # steps that left a flag, and how many of them were skipped
+        self._pending = 0  # steps that left a flag; `_skips` sums the flags of those that were skipped
         self._skips: Tensor | None = None
 
     @property

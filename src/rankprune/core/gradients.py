@@ -65,7 +65,7 @@ class LatentGradient:
             self.handle.remove()
 
     def _watch(self) -> None:
-        """Hang on the node that accumulates: another one after the parameter has changed its type or device."""
+        """Register on the accumulating node; it is another one after the parameter changed its type or device."""
         parameter = self.layer.parameter
         if parameter.requires_grad and not is_sharded(parameter):
             self.remove()

@@ -29,24 +29,24 @@ class Extra:
     name: ClassVar[str] = "extra"
 
     def check(self, method: Method) -> None:
-        """Raise where this extra does not go with a method."""
+        """Called at attach. Raises where this extra does not go with a method."""
 
     def score(self, layer: PrunableLayer, score: Tensor) -> Tensor:
-        """Change the score by which weights stay within a layer; how many stay is settled by the method's own."""
+        """Called when survivors are chosen; returns the score to rank a layer by. Its count is not changed."""
         return score
 
     def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
-        """Positions that stay whatever their score, as masks by layer."""
+        """Called when an update begins. Returns positions that stay whatever their score, as masks by layer."""
         return {}
 
     def before_step(self, layer: PrunableLayer) -> None:
-        """Just before an optimizer step: `layer.parameter.grad` may be changed in place."""
+        """Called before an optimizer step; `layer.parameter.grad` may be changed in place."""
 
     def after_step(self, layer: PrunableLayer) -> None:
-        """Just after an optimizer step: `layer.weight` may be changed in place; zeros stay zero."""
+        """Called after an optimizer step; `layer.weight` may be changed in place, zeros must stay zero."""
 
     def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
-        """The same for a parameter that was stepped and is not pruned."""
+        """Called after an optimizer step for each parameter that was stepped and is not pruned."""
 
 
 @dataclass(eq=False)
@@ -75,9 +75,11 @@ class Group:
 
     @property
     def total(self) -> int:
+        """The budget of the dense layers, in weights (or MACs)."""
         return sum(layer.numel * layer.cost for layer in self.layers)
 
     def spent(self) -> int:
+        """What the masks keep, in weights (or MACs)."""
         return sum(layer.kept() * layer.cost for layer in self.layers)
 
     def report_rows(self) -> list[LayerCount]:
@@ -162,13 +164,13 @@ class Group:
         cut = select([self.scored(layer, per_cost, kept) for layer, kept in zip(self.layers, among)], reachable, costs,
                      [layer.shards for layer in self.layers], torch.float64 if wide else torch.float32)  # fmt: skip
         counts = cut.counts
-        if reachable < budget:  # fewer are active than may stay: the rest is shared out over what is free
+        if reachable < budget:  # fewer are active than may stay: inactive ones share the rest
             free = [n - c for n, c in zip(sizes, counts)]
             share = (budget - reachable) / sum(f * c for f, c in zip(free, costs))
             extra = budgets.largest_remainder([f * share for f in free], round(sum(free) * share), free)
             counts = [a + b for a, b in zip(counts, extra)]
         counts = budgets.at_least_one(counts)
-        while macs and sum(n * c for n, c in zip(counts, costs)) > budget:  # what the floors cost too much
+        while macs and sum(n * c for n, c in zip(counts, costs)) > budget:  # the floors overran it
             counts[max(range(len(counts)), key=lambda i: (counts[i], -i))] -= 1
         return counts
 
@@ -180,7 +182,7 @@ class Group:
         self._forget()
 
     def own_precision(self) -> torch.autocast:
-        """That of the weights, where a user steps within autocast: scores and decompositions are not for half of it."""
+        """Disables autocast: scores and decompositions need the precision of the weights."""
         return torch.autocast(self.layers[0].weight.device.type, enabled=False)
 
     def _forget(self) -> None:

@@ -21,7 +21,7 @@ _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 
 def canonical(name: str) -> str:
-    """A parameter's name without what DDP, torch.compile and others, one around another, put into it."""
+    """A parameter's name without the prefixes of wrappers such as DDP and torch.compile."""
     *path, own = name.split(".")
     return ".".join([*(part for part in path if part not in _WRAPPERS), own])
 
@@ -34,32 +34,52 @@ def seeded(seed: int, step: int, name: str) -> torch.Generator:
 
 @dataclass(eq=False)
 class PrunableLayer:
-    """A weight with its mask. The parameter is looked up at use, so that whoever replaces it is followed."""
+    """One prunable weight with its mask and state. The parameter is looked up at each use: it may be replaced.
 
-    name: str  # as in named_parameters()
+    Attributes:
+        name: As in `named_parameters()`.
+        module: The module that holds the weight, as its `attribute`.
+        kind: "conv", "linear", "attention", "recurrent" or "parameter".
+        mask: True where the weight is kept.
+        transposed: Whether the second dimension is that of the outputs.
+        cost: What one weight costs of the budget: 1, or its MACs.
+        shards: How ranks share the weight.
+        optimizer: The optimizer that steps it, in its parameter group number `param_group`.
+        state: What the method keeps for the layer; saved with the masks.
+        seed: Of `random()`.
+        step: The optimizer step of the update under way, from 1; 0 at attach.
+        temp: Tensors of the method that are dropped when its update is over.
+        grad_scale: The scale of a GradScaler whose optimizer unscales by itself.
+        reserved: Positions that an extra keeps whatever their score.
+        seen: Type and device of the weight when mask and state last followed it.
+    """
+
+    name: str
     module: nn.Module
     attribute: str
     kind: Kind
     mask: Tensor
     transposed: bool = False
-    cost: int = 1  # what one weight costs of the budget: 1, or its MACs
-    shards: Shards = field(default_factory=Shards)  # how ranks share it
-    optimizer: Optimizer | None = None  # the one that steps this weight
-    param_group: int = 0  # where in it
-    state: dict[str, Any] = field(default_factory=dict)  # the method's own; saved with the masks
+    cost: int = 1
+    shards: Shards = field(default_factory=Shards)
+    optimizer: Optimizer | None = None
+    param_group: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
-    step: int = 0  # the optimizer step of the update that is under way, from 1 (0: at attach)
-    temp: dict[str, Tensor] = field(default_factory=dict)  # the method's own, until its update or step is over
-    grad_scale: Tensor | None = None  # of a GradScaler whose optimizer unscales by itself
-    reserved: Tensor | None = None  # positions an extra holds whatever their score
-    seen: tuple[torch.dtype, torch.device] | None = None  # of the weight, when mask and state last followed it
+    step: int = 0
+    temp: dict[str, Tensor] = field(default_factory=dict)
+    grad_scale: Tensor | None = None
+    reserved: Tensor | None = None
+    seen: tuple[torch.dtype, torch.device] | None = None
 
     @property
     def parameter(self) -> nn.Parameter:
+        """The parameter, as its module holds it now."""
         return getattr(self.module, self.attribute)
 
     @property
     def key(self) -> str:
+        """The name without wrappers: that of checkpoints."""
         return canonical(self.name)
 
     @property
@@ -80,6 +100,7 @@ class PrunableLayer:
 
     @property
     def shape(self) -> torch.Size:
+        """The shape of the whole weight."""
         return self.parameter.shape
 
     @property
@@ -94,6 +115,7 @@ class PrunableLayer:
 
     @property
     def numel(self) -> int:
+        """The number of weights, over all ranks."""
         return self.parameter.numel()
 
     @property
@@ -117,6 +139,7 @@ class PrunableLayer:
         return int(self.shards.sum(count))
 
     def kept(self) -> int:
+        """How many weights the mask keeps."""
         return self.count(self.mask)
 
     def tensors(self) -> list[Tensor]:
@@ -131,11 +154,11 @@ class PrunableLayer:
         return self.part(numbers).to(self.weight.device)
 
     def whole(self, part: Tensor) -> Tensor:
-        """The full tensor of which `part` lies here."""
+        """The full tensor, gathered from the ranks' parts."""
         return self.shards.gather(part)
 
     def part(self, whole: Tensor) -> Tensor:
-        """What lies here of a full tensor."""
+        """This rank's part of a full tensor."""
         return self.shards.scatter(whole)
 
     def matrix(self, values: Tensor) -> Tensor:

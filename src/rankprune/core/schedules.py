@@ -57,6 +57,7 @@ def choose_every(updates: Callable[[int], int], shortest: int = 1) -> int:
 
 
 def check_share(name: str, share: float) -> None:
+    """Raise unless this is a share above 0."""
     if not 0.0 < share <= 1.0:
         raise ValueError(f"{name}={share!r} is not a share: give a number in (0, 1]")
 
@@ -67,6 +68,7 @@ def cosine(start: float, end: float, steps: int) -> Schedule:
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:
+    """From `start` at step 0 to `end` at `steps` in a straight line, flat afterwards."""
     return lambda step: start + (end - start) * _share(step, steps)
 
 
@@ -76,7 +78,7 @@ def cubic(start: float, end: float, steps: int) -> Schedule:
 
 
 def exponential(start: float, end: float, steps: int) -> Schedule:
-    """A constant ratio a step; `start` and `end` are positive."""
+    """A constant ratio per step; `start` and `end` are positive."""
     return lambda step: start * (end / start) ** _share(step, steps)
 
 

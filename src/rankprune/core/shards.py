@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that lies here: the tensor itself unless it is a DTensor."""
+    """This rank's part of a tensor: the tensor itself unless it is a DTensor."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
@@ -112,7 +112,7 @@ class RowShards(Shards):
         return mine[: like.shape[0]]
 
     def _padded(self, part: Tensor) -> Tensor:
-        """With as many rows as the largest part: the wire wants equal sizes."""
+        """Padded to as many rows as the largest part: collectives need equal sizes."""
         padded = part.new_zeros((max(self.rows), *part.shape[1:]))
         padded[: part.shape[0]] = part
         return padded
@@ -123,5 +123,5 @@ class RowShards(Shards):
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a DTensor, of which a part lies here."""
+    """Whether a tensor is a DTensor, of which each rank holds a part."""
     return hasattr(tensor, "placements") and hasattr(tensor, "to_local")

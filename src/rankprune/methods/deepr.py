@@ -23,7 +23,7 @@ class DeepR(Method):
     """A weight that would change its sign falls dormant and a random dormant one wakes, at every step.
 
     Each position has a fixed sign, that of its first weight, and w = sign · θ. After the optimizer step θ shrinks by
-    lr · l1 and shakes by lr · noise · N(0, 1); θ <= 0 is dormant. `soft`: nothing is woken by lot; dormant θ walk on,
+    lr · l1 and shakes by lr · noise · N(0, 1); θ <= 0 is dormant. `soft`: none is woken at random; dormant θ walk on,
     never below a wall that makes the right share active on average, and the last update takes the exact count.
 
     Args:

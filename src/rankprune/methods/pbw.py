@@ -50,6 +50,6 @@ class PBW(Score):
 
 
 def deviation(layer: PrunableLayer) -> Tensor:
-    """Standard deviation of the active weights of a layer; 1 where there is none to speak of."""
+    """Standard deviation of the active weights of a layer; 1 where it is 0."""
     active = layer.whole(layer.weight)[layer.whole(layer.mask.to(torch.uint8)).bool()]
     return active.std(correction=0) if active.unique().numel() > 1 else torch.ones_like(active.sum())

@@ -13,7 +13,7 @@ from rankprune.core.plan import AtOnce, Plan
 @register("random", paper="Liu et al. 2022, arXiv:2202.02643", family="at initialisation", moves=False)
 @dataclass(kw_only=True)
 class Random(Score):
-    """Cut weights by lot once, at the start, then train what is left."""
+    """Cut random weights once, at the start, then train what is left."""
 
     plan: Plan = AtOnce()
 

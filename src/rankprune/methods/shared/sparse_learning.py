@@ -1,4 +1,4 @@
-"""What SNFS's code handed down to GraNet and SViT-E: the rounding, and a prune rate that never quite reaches zero."""
+"""The base of SNFS, GraNet and SViT-E, whose code shares the rounding and a prune rate that stays above zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the heirs of the optimal brain surgeon share (Hassibi & Stork 1993): the cost of a weight, and when to cut."""
+"""The base of methods after the optimal brain surgeon (Hassibi & Stork 1993): the cost of removing a weight."""
 
 from __future__ import annotations
 
