@@ -9,7 +9,7 @@ import torch
 
 import rankprune as rp
 from rankprune.engine.backend import native
-from rankprune.models import create_model
+from rankprune.lab.models import create_model
 
 
 @pytest.fixture(scope="module")
