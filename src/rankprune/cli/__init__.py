@@ -62,4 +62,5 @@ def _report(sentence: str, interrupted: Sequence[str] | None) -> None:
         if words[0] == "train" and "--resume" not in words:
             words.insert(1, "--resume")
         sentence = f"{sentence.rstrip('.')}: continue with `rankprune {shlex.join(words)}`."
-    print(f"rankprune: {sentence}", file=sys.stderr)
+    end = "" if sentence.endswith((".", "?", "`")) else "."
+    print(f"rankprune: {sentence}{end}", file=sys.stderr)

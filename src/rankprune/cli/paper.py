@@ -16,7 +16,7 @@ from rankprune.lab.progress import duration
 from rankprune.lab.sweep.sweep import make_runner
 
 from .bars import Bars
-from .output import emit, say
+from .output import check_folder, emit, say
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
@@ -63,6 +63,8 @@ def _run(args: argparse.Namespace, paths: Paths) -> int:
         print(launch.commands(paths), flush=True)
         added = launch.launch(paths, seconds, say, lambda record: _finished(record, paths, "full"))
         return emit(args.json, {"added": added}, f"{added} records added.")
+    paths.queue(paths.records())  # a mistake in it is said before anything else
+    check_folder(args.out)
     if paths.embedded:
         say("rankprune: CIFAR-10 is not there (--data DIR): the embedded slice of Fashion-MNIST takes its place.")
     worker = QueueWorker(

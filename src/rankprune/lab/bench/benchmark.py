@@ -111,9 +111,20 @@ def benchmark(
     if unknown := [name for name in against if name not in PEERS]:
         raise ValueError(f"there is no engine {unknown[0]} to compare with: choose among {', '.join(PEERS)}")
     threads = thread_count(threads)
+    check_runs(model.eval(), example)
     with torch_threads(threads), pinned(threads) as cpus, tempfile.TemporaryDirectory() as folder:
         found = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder), say)
         return replace(found, cpus=cpus)
+
+
+def check_runs(model: nn.Module, example: Tensor) -> None:
+    """Refuse an input that the model cannot take, before a compiler logs the same at length."""
+    try:
+        with torch.inference_mode():
+            model(example)
+    except Exception as error:  # each network has its own way to refuse
+        shape, reason = tuple(example.shape), " ".join(str(error).split()).rstrip(".")[:200]
+        raise ValueError(f"The model cannot take an input of {shape} ({reason}): give another image size.") from error
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from rankprune.lab.progress import Say, Steps, silent
 from rankprune.lab.runs.open_model import at_least_one, must_exist, open_model
 from rankprune.lab.runs.run_folder import writing
 
-from .benchmark import ROUNDS, Row, in_turns, ours
+from .benchmark import ROUNDS, Row, check_runs, in_turns, ours
 from .peers import Absent, Run, joined, onnx_file, onnxruntime, timed, torch_eager
 
 Target = Literal["sparse", "safetensors", "onnx", "engine"]
@@ -132,6 +132,7 @@ def export(
     network, example, about = open_model(source, model, image_size)
     example = example.expand(batch, *example.shape[1:]).contiguous()
     threads = thread_count(threads)
+    check_runs(network, example)
     steps = Steps(4, say)
     with torch_threads(threads), tempfile.TemporaryDirectory() as folder:
         engines: dict[str, Run] = {"torch": torch_eager(network, example, threads, Path(folder), None)}
