@@ -100,6 +100,7 @@ def main() -> None:
     parser.add_argument("--deepsparse", metavar="ENVIRONMENT")
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--sparsity", type=float, nargs="+", help="only these of the suite's")
+    parser.add_argument("--against", nargs="+", metavar="ENGINE", help="only these of the suite's")
     parser.add_argument("--rounds", type=int, default=25)
     args = parser.parse_args()
     if args.suite == "trained" and args.run is None:
@@ -112,7 +113,8 @@ def main() -> None:
         for batch in suite.batches:
             for sparsity in args.sparsity or suite.sparsities:
                 model = masked(name, sparsity, suite.size)
-                bench.show(f"{name} at {sparsity:.0%}", model, (batch, 3, suite.size, suite.size), suite.against)
+                shape = (batch, 3, suite.size, suite.size)
+                bench.show(f"{name} at {sparsity:.0%}", model, shape, tuple(args.against or suite.against))
 
 
 if __name__ == "__main__":
