@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from rankprune.engine.graph.graph import Graph, Unsupported
 
 from . import operators
-from .refs import IMAGES, Ref, Size, settle, whole
+from .refs import IMAGES, Ref, Size, identity_view, materialize
 from .trace import Traced, reason
 
 LEFT_OUT = "torch is faster here"
@@ -85,13 +85,13 @@ def batch_axis(traced: Traced, shown: Any) -> tuple[int, int]:
 
 
 def in_order(ref: Ref) -> tuple[Ref, int | None] | None:
-    """The view with the batch apart (see `Ref.apart`) if the numbers of an image follow each other as in the value."""
+    """`ref.split_batch_axis()` if the numbers of an image lie in the same order as in the value, else None."""
     try:
-        apart, split = ref.apart()
+        per_image, split = ref.split_batch_axis()
     except Unsupported:
         return None
-    flat = apart.local().reshape(-1)
-    return (apart, split) if flat.size == ref.count and (flat[1:] > flat[:-1]).all() else None
+    flat = per_image.local().reshape(-1)
+    return (per_image, split) if flat.size == ref.count and (flat[1:] > flat[:-1]).all() else None
 
 
 def _placeholder(state: Captured, node: fx.Node) -> None:
@@ -103,7 +103,7 @@ def _placeholder(state: Captured, node: fx.Node) -> None:
     if shown.dtype == torch.float32 and shown.dim() and isinstance(shown.shape[0], torch.SymInt):
         value = state.graph.value(tuple(shown.shape[1:]))
         state.graph.inputs.append(value)
-        state.env[node] = whole(state.graph, value)
+        state.env[node] = identity_view(state.graph, value)
 
 
 def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
@@ -172,7 +172,7 @@ def _follows(node: fx.Node, moves: bool, leaves: list[Any]) -> None:
     shown = node.meta.get("val")
     if isinstance(shown, Tensor) and shown.dtype != torch.float32:
         raise Unsupported("a tensor that is not float32")
-    if not moves and not all(leaf.steady() for leaf in leaves if isinstance(leaf, Size)):
+    if not moves and not all(leaf.is_batch_invariant() for leaf in leaves if isinstance(leaf, Size)):
         raise Unsupported("a number that depends on the batch size")
 
 
@@ -192,10 +192,10 @@ def _need_consistent(state: Captured, shown: Any, made: Any) -> None:
     if made.view.shape != wanted:
         raise Unsupported(f"a result of shape {wanted} that came out as {made.view.shape}")
     try:
-        apart, split = made.apart()
+        per_image, split = made.split_batch_axis()
     except Unsupported:
         return  # whoever needs the images apart says so
-    if each[apart.batch_axis() if split is None else split] is None:
+    if each[per_image.batch_axis() if split is None else split] is None:
         raise Unsupported("the images of a batch are mixed with one another")
 
 
@@ -212,7 +212,7 @@ def _enter(state: Captured, leaf: Any) -> Any:
     if value is None:
         value = state.graph.value(tuple(shape[:axis] + shape[axis + (each == 1) :]))
         state.entered[value] = leaf.node
-    made = whole(state.graph, value, axis)
+    made = identity_view(state.graph, value, axis)
     return Ref(value, made.view.reshape([*shape[:axis], IMAGES * each, *shape[axis + 1 :]]), made.count)
 
 
@@ -234,11 +234,11 @@ def _reach(state: Captured, node: fx.Node) -> None:
         for used in node.all_input_nodes:
             _reach(state, used)
     elif isinstance(held, Ref) and not in_order(held):
-        apart, _ = held.apart()
+        per_image, _ = held.split_batch_axis()
         before = len(state.graph.nodes)
-        value = settle(state.graph, apart)
+        value = materialize(state.graph, per_image)
         state.origins += [node] * (len(state.graph.nodes) - before)
-        made = whole(state.graph, value, apart.batch_axis())
+        made = identity_view(state.graph, value, per_image.batch_axis())
         state.ordered[node] = Ref(value, made.view.reshape(held.view.shape), made.count)
 
 
@@ -265,7 +265,7 @@ def _output(state: Captured, out: fx.Node) -> int | fx.Node | Literal:
         try:
             if held.batch_axis() == 0:
                 before = len(state.graph.nodes)
-                value = settle(state.graph, held)
+                value = materialize(state.graph, held)
                 state.origins += [out] * (len(state.graph.nodes) - before)
                 return value
         except Unsupported:

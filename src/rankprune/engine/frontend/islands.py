@@ -99,11 +99,11 @@ class _Builder:
             self.inputs.append(key)
         return self.given[key]
 
-    def _view(self, value: fx.Node, apart: Ref, split: int | None) -> fx.Node:
+    def _view(self, value: fx.Node, per_image: Ref, split: int | None) -> fx.Node:
         """A value of the graph, (batch, ...), as the traced node has it."""
-        axis, local = apart.batch_axis(), apart.local().shape
+        axis, local = per_image.batch_axis(), per_image.local().shape
         node = value
-        if local != self.captured.graph.shapes[apart.value]:
+        if local != self.captured.graph.shapes[per_image.value]:
             node = self.graph.call_function(_aten.reshape.default, (node, [self.batch, *local]))
         if axis:
             node = self.graph.call_function(_aten.movedim.int, (node, 0, axis))

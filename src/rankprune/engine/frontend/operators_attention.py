@@ -38,8 +38,8 @@ def _leading(graph: Graph, a: Any, b: Any) -> tuple[Ref, Ref, np.ndarray, np.nda
     for x, ref in zip((a, b), refs):
         if not isinstance(x, Ref):
             continue
-        apart, _ = ref.apart()
-        axis = apart.batch_axis() - apart.view.ndim
+        per_image, _ = ref.split_batch_axis()
+        axis = per_image.batch_axis() - per_image.view.ndim
         if axis >= -2:
             raise Unsupported("a product over the batch")
         where.append((axis, x.view.shape[:-2]))
@@ -48,7 +48,7 @@ def _leading(graph: Graph, a: Any, b: Any) -> tuple[Ref, Ref, np.ndarray, np.nda
     axis, shown = where[0][0], np.broadcast_shapes(*(shape for _, shape in where))
     for x, ref in zip((a, b), refs):
         if isinstance(x, Ref):
-            parts.append(ref.apart()[0].local())
+            parts.append(ref.split_batch_axis()[0].local())
             continue
         view = ref.view[0]  # a constant: no image's, unless it was expanded over the batch
         place = view.ndim + axis
@@ -130,16 +130,16 @@ def softmax(graph: Graph, x: Ref, dim: int, *_: Any, safe: bool = False) -> Ref:
         Unsupported: The axis is the batch.
     """
     more = {"safe": 1} if safe else {}
-    apart, split = x.apart()
+    per_image, split = x.split_batch_axis()
     dim %= x.view.ndim
     if split is not None and split <= dim:
         if split == dim:
             raise Unsupported("a softmax over the batch")
         dim += 1
-    axis = apart.batch_axis()
+    axis = per_image.batch_axis()
     if axis == dim:
         raise Unsupported("a softmax over the batch")
-    local = np.moveaxis(apart.local(), dim - (axis < dim), -1)
+    local = np.moveaxis(per_image.local(), dim - (axis < dim), -1)
     size, shape = local.shape[-1], graph.shapes[x.value]
     runs = local.reshape(-1, size)
     if len(shape) == 2 and local.size == x.count and shape[1] % size == 0 and _in_runs(runs):

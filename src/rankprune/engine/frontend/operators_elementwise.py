@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rankprune.engine.graph.graph import Graph, Node, Unsupported
 
-from .refs import IMAGES, Ref, pick, settled
+from .refs import IMAGES, Ref, materialized, pick
 
 Handler = Callable[..., Any]
 _REVERSED = {"sub": "rsub", "rsub": "sub", "div": "rdiv", "rdiv": "div"}
@@ -26,7 +26,7 @@ def unary(graph: Graph, x: Any, kind: str, *parameters: float) -> Ref:
     if not isinstance(x, Ref):
         raise Unsupported("an activation of something else than a tensor")
     if IMAGES * x.count > 2 * x.view.size:
-        x = settled(graph, x)
+        x = materialized(graph, x)
     attrs: dict[str, Any] = {"activation": kind}
     if parameters:
         attrs["parameters"] = [float(p) for p in (*parameters, 0.0)[:2]]
@@ -40,7 +40,7 @@ def constant(graph: Graph, op: str, x: Ref, array: np.ndarray) -> Ref:
         raise Unsupported("a constant with NaN")
     x = Ref(x.value, np.broadcast_to(x.view, shape), x.count)
     if not _once(x):
-        x = settled(graph, x)
+        x = materialized(graph, x)
     full = np.full(IMAGES * x.count, np.nan, np.float32)  # NaN: a number that the view does not show
     full[x.view.reshape(-1)] = np.broadcast_to(array, shape).reshape(-1)
     first, second = full.reshape(IMAGES, -1)
@@ -58,7 +58,7 @@ def binary(graph: Graph, op: str, a: Ref, b: Ref) -> Ref:
         if _covers(b):
             a, b, op = b, a, _REVERSED.get(op, op)
         else:
-            a = settled(graph, a)
+            a = materialized(graph, a)
     other = np.empty(IMAGES * a.count, np.int64)
     other[a.view.reshape(-1)] = b.view.reshape(-1)
     first, second = other.reshape(IMAGES, -1)

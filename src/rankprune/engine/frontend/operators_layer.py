@@ -13,7 +13,7 @@ from rankprune.engine.graph.planes import plane_set
 from rankprune.engine.graph.target import REACH
 
 from .operators_elementwise import constant
-from .refs import IMAGES, Ref, channels_last, emit, image_pixels, settle
+from .refs import IMAGES, Ref, channels_last, emit, image_pixels, materialize
 
 AFFINE = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "activation": "none"}
 
@@ -26,7 +26,7 @@ def image(graph: Graph, x: Any) -> int:
     """A value [C, H, W] with the batch in front."""
     if not isinstance(x, Ref) or x.view.ndim != 4 or x.batch_axis():
         raise Unsupported("not a batch of images")
-    return settle(graph, x)
+    return materialize(graph, x)
 
 
 def pair(value: Any) -> list[int]:
@@ -79,13 +79,13 @@ def named_padding(name: str, kernel: Sequence[int], dilation: list[int]) -> list
 def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
     if not isinstance(weight, Tensor) or not isinstance(x, Ref):
         raise Unsupported("a product of two computed tensors")
-    apart, _ = x.apart()
-    axis, local = apart.batch_axis(), apart.local()
-    if axis == apart.view.ndim - 1 or local.shape[-1] != weight.shape[1]:
+    per_image, _ = x.split_batch_axis()
+    axis, local = per_image.batch_axis(), per_image.local()
+    if axis == per_image.view.ndim - 1 or local.shape[-1] != weight.shape[1]:
         raise Unsupported("a linear layer over the batch")
     shown = (*x.view.shape[:-1], weight.shape[0])
     arrays = {"bias": bias_of(bias, weight.shape[0])}
-    pixels = image_pixels(graph, apart)
+    pixels = image_pixels(graph, per_image)
     if pixels is not None:  # channels of an image: a 1x1 convolution of it as it lies
         size = graph.shapes[x.value][1:]
         made = emit(
@@ -94,7 +94,7 @@ def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
         )  # fmt: skip
         return channels_last(made, pixels, axis, shown)
     shape = local.shape if local.ndim == 1 else (int(np.prod(local.shape[:-1])), local.shape[-1])
-    source = settle(graph, apart, shape)
+    source = materialize(graph, per_image, shape)
     made = emit(
         graph, "linear", [source], (*shape[:-1], weight.shape[0]), attrs={"activation": "none"},
         weight=Weight.of(array(weight)), arrays=arrays,
@@ -137,7 +137,7 @@ def batch_norm(
         attrs = {**AFFINE, "groups": scale.size}
         kernel = Weight((scale.size, 1, 1, 1), scale.astype(np.float32), None)
         return emit(
-            graph, "conv", [settle(graph, x)], x.view.shape[1:], attrs=attrs, weight=kernel,
+            graph, "conv", [materialize(graph, x)], x.view.shape[1:], attrs=attrs, weight=kernel,
             arrays={"bias": shift.astype(np.float32)},
         )  # fmt: skip
     shape = (-1, *[1] * (x.view.ndim - 2))
@@ -195,20 +195,20 @@ def adaptive_avg_pool(graph: Graph, x: Any, size: Any) -> Ref:
 def layer_norm(
     graph: Graph, x: Ref, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Ref:
-    apart, _split = x.apart()
-    axis, local = apart.batch_axis(), apart.local()
-    if len(shape) != 1 or axis == apart.view.ndim - 1:
+    per_image, _split = x.split_batch_axis()
+    axis, local = per_image.batch_axis(), per_image.local()
+    if len(shape) != 1 or axis == per_image.view.ndim - 1:
         raise Unsupported("LayerNorm over several axes")
     channels = local.shape[-1]
     arrays = {
         "weight": np.ones(channels, np.float32) if weight is None else array(weight),
         "bias": bias_of(bias, channels),
     }
-    pixels = image_pixels(graph, apart)
+    pixels = image_pixels(graph, per_image)
     if pixels is not None:
         made = emit(graph, "layernorm", [x.value], graph.shapes[x.value], attrs={"eps": float(eps)}, arrays=arrays)
         return channels_last(made, pixels, axis, x.view.shape)
-    source = settle(graph, apart, (int(np.prod(local.shape[:-1])), channels))
+    source = materialize(graph, per_image, (int(np.prod(local.shape[:-1])), channels))
     made = emit(graph, "layernorm", [source], graph.shapes[source], attrs={"eps": float(eps)}, arrays=arrays)
     view = np.moveaxis(made.view.reshape(IMAGES, *local.shape), 0, axis)
     return Ref(made.value, view.reshape(x.view.shape), made.count)

@@ -13,7 +13,7 @@ from rankprune.engine.graph.graph import Graph, Unsupported
 
 from .operators_elementwise import binary, constant, power, unary
 from .operators_layer import array, linear
-from .refs import Ref, emit, settle
+from .refs import Ref, emit, materialize
 
 
 def _axes(x: Any, dims: Any) -> list[int]:
@@ -28,7 +28,7 @@ def mean(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any
     axes = _axes(x, dims)
     left = [1 if i in axes else n for i, n in enumerate(x.view.shape) if keepdim or i not in axes]
     if _plain(x, axes):
-        source = settle(graph, x)
+        source = materialize(graph, x)
         shape = graph.shapes[source]
         made = emit(graph, "mean", [source], shape[:1] if len(shape) == 3 else shape[1:])
     else:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
-from .refs import IMAGES, Ref, pick, settle, whole
+from .refs import IMAGES, Ref, identity_view, materialize, pick
 
 
 def _moved(change: Callable[..., np.ndarray]) -> Callable[..., Ref]:
@@ -93,12 +93,12 @@ def cat(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
         raise Unsupported("a concatenation along the batch")
     local = dim - (axis < dim)
     if len(refs) == len(parts):
-        inputs = [settle(graph, r) for r in refs]
+        inputs = [materialize(graph, r) for r in refs]
         shape = list(graph.shapes[inputs[0]])
         shape[local] = sum(graph.shapes[i][local] for i in inputs)
         output = graph.value(tuple(shape))
         graph.nodes.append(Node("concat", inputs, output, attrs={"axis": local}))
-        return whole(graph, output, axis)
+        return identity_view(graph, output, axis)
     if len(refs) > 1:
         raise Unsupported("a concatenation of several computed tensors with constants")
     index: list[np.ndarray] = []
@@ -115,7 +115,7 @@ def cat(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
         index.append(-1 - count - np.arange(one.size).reshape(one.shape))
         fixed.append(one.reshape(-1))
         count += one.size
-    return whole(graph, pick(graph, refs[0].value, np.concatenate(index, local), np.concatenate(fixed)), axis)
+    return identity_view(graph, pick(graph, refs[0].value, np.concatenate(index, local), np.concatenate(fixed)), axis)
 
 
 def stack(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
@@ -139,16 +139,16 @@ def pad(graph: Graph, x: Ref, widths: list[int], mode: str = "constant", value: 
     around = [(max(0, a), max(0, b)) for a, b in pairs]
     if mode != "constant":
         index = np.pad(inner, around, mode=modes[mode])  # type: ignore[call-overload]
-        return whole(graph, pick(graph, x.value, index), axis)
+        return identity_view(graph, pick(graph, x.value, index), axis)
     index = np.pad(inner, around, constant_values=-1)
-    return whole(graph, pick(graph, x.value, index, np.array([value or 0.0], np.float32)), axis)
+    return identity_view(graph, pick(graph, x.value, index, np.array([value or 0.0], np.float32)), axis)
 
 
 def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Ref:
     """Patches as columns: a convolution whose kernels are one-hot."""
     if x.view.ndim != 4 or x.batch_axis():
         raise Unsupported("patches of something else than images")
-    source = settle(graph, x)
+    source = materialize(graph, x)
     channels, height, width = graph.shapes[source]
     count = channels * kernel[0] * kernel[1]
     out = [
@@ -168,7 +168,7 @@ def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding
     graph.nodes.append(
         Node("conv", [source], output, attrs=attrs, arrays={"bias": np.zeros(count, np.float32)}, weight=weight)
     )
-    made = whole(graph, output)
+    made = identity_view(graph, output)
     return Ref(made.value, made.view.reshape(IMAGES, count, -1), made.count)
 
 

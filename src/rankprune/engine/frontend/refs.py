@@ -22,22 +22,39 @@ IMAGES = 2
 
 @dataclass(frozen=True)
 class Ref:
-    """A view of value `value`: entry b·count + i is number i of image b."""
+    """A tensor during capture, as a view of a value of the graph.
+
+    Attributes:
+        value: The value that is viewed.
+        view: In the tensor's shape, which number stands where: b * count + i is number i of image b.
+        count: Numbers of one image of the value.
+    """
 
     value: int
     view: np.ndarray
     count: int
 
     def batch_axis(self) -> int:
+        """Return the axis along which the images of the batch stand.
+
+        Raises:
+            Unsupported: There is no such axis.
+        """
         for axis, size in enumerate(self.view.shape):
             if size == IMAGES and (self.view.take(1, axis) - self.view.take(0, axis) == self.count).all():
                 return axis
         raise Unsupported("the images of a batch are mixed with one another")
 
-    def apart(self) -> tuple[Ref, int | None]:
-        """With the batch on an axis of its own, and which axis, if any, was split for that.
+    def split_batch_axis(self) -> tuple[Ref, int | None]:
+        """Return the tensor with the batch on an axis of its own.
 
-        Windows or tokens of all images may stand on one axis: (batch · windows, ...), (tokens · batch, channels).
+        Windows or tokens of all images may share an axis: [batch * windows, ...] or [tokens * batch, channels].
+
+        Returns:
+            The view, and the axis of this one that was split into two for it (None if none was).
+
+        Raises:
+            Unsupported: The images are mixed in another way.
         """
         shape = self.view.shape
         splits = [(axis, n // IMAGES) for axis, n in enumerate(shape) if n % IMAGES == 0 and n > IMAGES]
@@ -54,6 +71,7 @@ class Ref:
         raise Unsupported("the images of a batch are mixed with one another")
 
     def same(self, other: Ref) -> bool:
+        """Return whether both show the same numbers in the same places."""
         return self.value == other.value and np.array_equal(self.view, other.view)
 
     def local(self) -> np.ndarray:
@@ -67,14 +85,14 @@ class Size:
 
     of: Callable[[int], Any]
 
-    def steady(self) -> bool:
-        """Whether it is the same for any number of images, or at least for each image of a batch."""
+    def is_batch_invariant(self) -> bool:
+        """Return whether it is the same for any number of images, or at least for each image of a batch."""
         few, more = np.asarray(self.of(IMAGES)), np.asarray(self.of(IMAGES + 1))
         return few.ndim == more.ndim and np.array_equal(few, more[tuple(map(slice, few.shape))])
 
 
-def whole(graph: Graph, value: int, axis: int = 0) -> Ref:
-    """The value as it is, with the batch axis in front (or elsewhere)."""
+def identity_view(graph: Graph, value: int, axis: int = 0) -> Ref:
+    """Return a view of a value as it is: [batch, *shape], or with the batch at `axis`."""
     shape = graph.shapes[value]
     count = int(np.prod(shape))
     view = np.arange(IMAGES * count).reshape(IMAGES, *shape)
@@ -82,14 +100,30 @@ def whole(graph: Graph, value: int, axis: int = 0) -> Ref:
 
 
 def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: int = 0, **more: Any) -> Ref:
+    """Append an operator to the graph.
+
+    Args:
+        graph: Gains the operator and its result.
+        op: The name of the operator in `graph/operator_table.py`.
+        inputs: The values it reads.
+        shape: Of its result, without the batch.
+        axis: Where the view of the result has the batch.
+        **more: Attributes, arrays and weight of the node.
+
+    Returns:
+        A view of the result as it is.
+    """
     output = graph.value(tuple(shape))
     graph.nodes.append(Node(op, inputs, output, **more))
-    return whole(graph, output, axis)
+    return identity_view(graph, output, axis)
 
 
 def image_pixels(graph: Graph, ref: Ref) -> np.ndarray | None:
-    """Which pixel of an image stands where in a view of it with its channels last, if working on the image as it lies
-    wastes hardly more lanes than tokens would; None otherwise."""
+    """Return which pixel of an image stands where in a view [..., channels] of it.
+
+    None if the tensor is no such view, or if working on the image as it lies would waste more than 5 % of the lanes that
+    tokens need.
+    """
     shape = graph.shapes[ref.value]
     local = ref.local()
     if len(shape) != 3 or local.ndim < 2 or local.size != ref.count or local.shape[-1] != shape[0]:
@@ -106,29 +140,46 @@ def image_pixels(graph: Graph, ref: Ref) -> np.ndarray | None:
 
 
 def channels_last(made: Ref, pixels: np.ndarray, axis: int, shown: tuple[int, ...]) -> Ref:
-    """An image seen as `image_pixels` says, in a shape with the batch on (or in) an axis."""
+    """Return an image [channels, height, width] as a tensor [..., channels] of the shape `shown`.
+
+    Args:
+        made: The image.
+        pixels: As `image_pixels` gives them.
+        axis: Where the batch is, alone or together with another axis.
+        shown: The shape of the result.
+    """
     steps = made.view.reshape(IMAGES, -1, pixels.size)[:, :, 0]  # [image, channel]
     view = pixels[None, ..., None] + steps.reshape(IMAGES, *[1] * pixels.ndim, -1)
     return Ref(made.value, np.moveaxis(view, 0, axis).reshape(shown), made.count)
 
 
-def settle(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None) -> int:
-    """A value that holds one image's view in order (in `shape`), made by a gather unless it is there already."""
+def materialize(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None) -> int:
+    """Return a value that holds the numbers of a view in order, made by a gather unless there is one already.
+
+    Args:
+        graph: Gains the gather.
+        ref: The view.
+        shape: Of the value, without the batch; None: as the view has it.
+    """
     local = ref.local()
     return pick(graph, ref.value, local if shape is None else local.reshape(shape))
 
 
-def settled(graph: Graph, ref: Ref) -> Ref:
-    """The same tensor as a value of its own, wherever its batch axis is, even as a part of another axis."""
-    apart, _ = ref.apart()
-    made = whole(graph, settle(graph, apart), apart.batch_axis())
+def materialized(graph: Graph, ref: Ref) -> Ref:
+    """Return the same tensor as a view of a value of its own, whose numbers lie in order."""
+    per_image, _ = ref.split_batch_axis()
+    made = identity_view(graph, materialize(graph, per_image), per_image.batch_axis())
     return Ref(made.value, made.view.reshape(ref.view.shape), made.count)
 
 
 def pick(graph: Graph, value: int, index: np.ndarray, constant: np.ndarray | None = None) -> int:
-    """A value of the numbers `index` of another one, or that one if they are all its numbers in order.
+    """Return a value made of the numbers `index` of another one, or that one if these are all its numbers in order.
 
-    An index below 0 is one of the constant's numbers, from -1 on downwards.
+    Args:
+        graph: Gains the gather.
+        value: The source.
+        index: In the shape of the result; index -1 - i stands for number i of the constant.
+        constant: Numbers that the source does not have, such as padding.
     """
     flat = index.reshape(-1)
     if constant is None and graph.shapes[value] == index.shape and (flat == np.arange(flat.size)).all():
