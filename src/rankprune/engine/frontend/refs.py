@@ -121,7 +121,7 @@ def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: i
 def image_pixels(graph: Graph, ref: Ref) -> np.ndarray | None:
     """Return which pixel of an image stands where in a view [..., channels] of it.
 
-    None if the tensor is no such view, or if working on the image as it lies would waste more than 5 % of the lanes that
+    None if it is no such view, or if working on the image as it lies would waste more than 5 % of the lanes that
     tokens need.
     """
     shape = graph.shapes[ref.value]
