@@ -40,7 +40,7 @@ FAMILIES = (
     "torchvision:swin_t@64", "torchvision:swin_v2_t@64", "torchvision:vgg11@65", "timm:botnet26t_256@256",
     "timm:cait_xxs24_224@224", "timm:coat_lite_tiny@224", "timm:convit_tiny@224", "timm:convmixer_768_32@65",
     "timm:crossvit_tiny_240@240", "timm:cspresnet50@65", "timm:davit_tiny@64", "timm:deit_tiny_patch16_224@224",
-    "timm:dla34@65", "timm:dpn48b@65", "timm:edgenext_xx_small@64", "timm:efficientformer_l1@224",
+    "timm:dla34@64", "timm:dpn48b@65", "timm:edgenext_xx_small@64", "timm:efficientformer_l1@224",
     "timm:efficientvit_b0@64", "timm:ese_vovnet19b_dw@65", "timm:eva02_tiny_patch14_224@224", "timm:fastvit_t8@64",
     "timm:focalnet_tiny_srf@64", "timm:gcvit_xxtiny@224", "timm:ghostnet_100@65", "timm:gmlp_ti16_224@224",
     "timm:hgnetv2_b0@65", "timm:hrnet_w18_small@64", "timm:inception_next_tiny@64", "timm:lambda_resnet26t@128",
