@@ -33,6 +33,9 @@ def test_every_method_has_a_page() -> None:
     listed = (DOCS / "methods" / "README.md").read_text(encoding="utf-8")
     assert all(f"({name}.md)" in listed for name in rp.list_methods())
     assert all(f"`{name}`" in listed for name in rp.extras.list_extras())
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"[{name}](docs/methods/{name}.md)" in readme for name in rp.list_methods())
+    assert all(f"{len(rp.list_methods())} methods" in text for text in (readme, (DOCS / "index.md").read_text("utf-8")))
 
 
 @pytest.mark.long
