@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from rankprune.lab.paper.queue import read_queue
 from rankprune.lab.paper.records import Records
 from rankprune.lab.paper.table import NAMES, Evidence
-from rankprune.lab.report.palette import DENSE, GRID, METHODS, OTHERS, TEXT
+from rankprune.lab.report.colours import DENSE, colour_of
 
+TEXT, GRID = "#747c87", "#8b949e"  # readable on white and on black
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, ASSETS = ROOT / "results", ROOT / "docs" / "assets"
 TASK, TITLE = "cifar10-cpu-resnet20", "Accuracy of ResNet-20, %\n(CIFAR-10 at 16 px, 4 epochs)"
@@ -27,10 +28,10 @@ SPARSITIES = (90.0, 95.0, 98.0, 99.0)
 SIZE = (3.5, 3.0)  # inches; two stand side by side in a README and in the docs
 SHOWN = ("feather", "gmp", "rpg", "rigl", "acdc")
 ENGINES = {
-    "torch": ("torch", OTHERS[6]),
-    "onnxruntime": ("ONNX Runtime", OTHERS[11]),
-    "deepsparse": ("DeepSparse", OTHERS[0]),
-    "rankprune": ("rankprune", OTHERS[2]),
+    "torch": ("torch", "#965a78"),
+    "onnxruntime": ("ONNX Runtime", "#a59600"),
+    "deepsparse": ("DeepSparse", "#ff5a2d"),
+    "rankprune": ("rankprune", "#4b78ff"),
 }
 STYLE: dict[str, Any] = {
     "svg.hashsalt": "rankprune", "font.family": "sans-serif", "font.size": 9, "text.color": TEXT,
@@ -55,15 +56,15 @@ def accuracy(figure: Figure) -> None:
     axes = figure.subplots()
     records = Records(RESULTS / "records")
     evidence = Evidence(read_queue(RESULTS / "queue.yaml", records), records)
-    (dense,) = evidence.values(evidence.find(TASK, "dense", None), "accuracy_last")
+    (dense,) = evidence.values(evidence.find(TASK, "dense", None), lambda r: r.accuracy_last)
     axes.axhline(100 * dense, color=DENSE, linestyle="--", linewidth=1)
     axes.annotate("dense", (0.99, 100 * dense), xycoords=("axes fraction", "data"), ha="right", va="bottom")
     ends = []
     for method in SHOWN:
-        runs = [evidence.values(evidence.find(TASK, method, s), "accuracy_last") for s in SPARSITIES]
+        runs = [evidence.values(evidence.find(TASK, method, s), lambda r: r.accuracy_last) for s in SPARSITIES]
         means = [100 * sum(values) / len(values) for values in runs]
-        axes.plot(range(len(SPARSITIES)), means, marker="o", color=METHODS[method])
-        ends.append((means[-1], NAMES[method], METHODS[method]))
+        axes.plot(range(len(SPARSITIES)), means, marker="o", color=colour_of(method))
+        ends.append((means[-1], NAMES[method], colour_of(method)))
     axes.set_xticks(range(len(SPARSITIES)), [f"{s:g} %" for s in SPARSITIES])
     axes.set(title=TITLE, xlabel="sparsity")
     label_ends(axes, ends, apart=1.5)
