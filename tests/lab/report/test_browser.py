@@ -149,7 +149,7 @@ def test_focus_and_layer_are_chosen(open_page: Open, page_file: str, data: dict[
         assert page.inner_text("h1") == run["name"]
         assert f"{100 * run['result']['accuracy_last']:.2f}" in page.inner_text("#tiles")
         assert page.locator("#runs-table [aria-pressed=true]").inner_text() == run["name"]
-        assert run["recipe"]["optimizer.lr"] in page.inner_text("#recipe-facts")
+        assert run["recipe"]["optimizer.lr"] in page.text_content("#recipe-facts")
     page.locator("#runs-table .link", has_text="fashion-rpg-98").click()
     rpg = next(run for run in data["runs"] if run["method"] == "rpg")
     seen = set()
@@ -310,3 +310,33 @@ def test_watch_renews_itself(open_page: Open, going: Path, runs: Path) -> None:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_runs_are_ticked_to_stand_side_by_side(open_page: Open, page_file: str) -> None:
+    page = open_page(page_file)
+    assert not page.is_visible("#side")
+    boxes = page.locator("#runs-table input[type=checkbox]")
+    count = min(boxes.count(), 10)
+    assert count >= 2
+    for i in range(count):
+        page.locator("#runs-table input[type=checkbox]").nth(i).check()
+    assert page.is_visible("#side")
+    assert page.locator("#side-table thead th").count() == 1 + count
+    assert "Accuracy, last epoch" in page.inner_text("#side-table")
+
+
+def test_the_recipe_shows_what_differs_from_the_defaults(open_page: Open, page_file: str) -> None:
+    page = open_page(page_file)
+    assert "default " in page.inner_text("#recipe-stated")
+    assert page.locator("#recipe-stated dt").count() < page.locator("#recipe-facts dt").count()
+
+
+def test_sharing_saves_one_file_that_opens(open_page: Open, page_file: str, tmp_path: Path) -> None:
+    page = open_page(page_file)
+    with page.expect_download() as download:
+        page.click("#share")
+    path = tmp_path / "shared.html"
+    download.value.save_as(path)
+    again = open_page(path.as_uri())
+    assert again.inner_text("#title") == page.inner_text("#title")
+    assert drawn(again, "accuracy") > 0

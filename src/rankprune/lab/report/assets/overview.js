@@ -67,7 +67,7 @@ function drawRuns() {
   const choose = (r) => make('input', { type: 'checkbox', 'data-key': `choose ${r.id}`, 'aria-label': `Compare ${labelOf(r)}`,
     title: `Compare side by side (up to ${MOST})`, checked: state.chosen.has(r.id), disabled: !state.chosen.has(r.id) && state.chosen.size >= MOST,
     on: { change: (event) => { if (event.target.checked) state.chosen.add(r.id); else state.chosen.delete(r.id); draw(); } } });
-  const name = (r) => make('span', { class: 'choose' }, choose(r), make('button', { type: 'button', class: 'link', title: labelOf(r), 'data-key': `run ${r.id}`, 'aria-pressed': String(r === focused()), on: { click: () => setFocus(r.id) } }, labelOf(r, false)));
+  const name = (r) => make('span', { class: 'choose' }, make('label', {}, choose(r)), make('button', { type: 'button', class: 'link', title: labelOf(r), 'data-key': `run ${r.id}`, 'aria-pressed': String(r === focused()), on: { click: () => setFocus(r.id) } }, labelOf(r, false)));
   const differ = (value) => new Set(runs().map(value)).size > 1;
   const columns = [
     { key: 'name', label: 'Run', value: (r) => r.name, cell: name },
