@@ -49,7 +49,8 @@ function palette() {
   const found = new Map([['dense', { colour: 'soft', symbol: 'line-ew-open', glyph: '┅', named: true }]]);
   const used = new Set();
   const hue = (key) => {
-    const own = state.data.colours[key];
+    // A series that is named by its recipe still has its method's colour, if it is the first to ask for it.
+    const own = state.data.colours[runs().find((run) => seriesOf(run) === key)?.method];
     const free = own && !used.has(own) ? own : SPARE.find((one) => !used.has(one)) || own;
     used.add(free);
     return free;
