@@ -32,7 +32,7 @@ Curves = Mapping[str, Sequence[Point]]
 _REGIME = ("cifar10-long-vgg", 99.5)
 _LENGTHS = (None, 10)  # epochs: the recipe's 40, and what is drawn until they have been run
 _ACCURACY, _RANK = "test accuracy (%)", "δ-rank / full rank, δ = 0.1"
-_SURVIVAL = "grown weights active 10 updates later (%)"
+_SURVIVAL = "grown weights left\nafter 10 updates (%)"
 _TITLES = {"resnet20": "ResNet-20", "vgg": "small VGG"}
 
 
@@ -79,7 +79,10 @@ def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
     for epochs in _LENGTHS:
         panels: dict[str, dict[str, list[Point]]] = {}
         for label, settings in kinds.items():
-            for ratio, runs in by_ratio(evidence, *_REGIME, settings, epochs).items():
+            curve = by_ratio(evidence, *_REGIME, settings, epochs)
+            if not any(ratio and evidence.records_of(runs) for ratio, runs in curve.items()):
+                continue  # the point without a rank term is no curve
+            for ratio, runs in curve.items():
                 for value, name in measures:
                     if (point := _point(evidence, runs, ratio, value)) is not None:
                         panels.setdefault(name, {}).setdefault(label, []).append(point)
@@ -89,7 +92,7 @@ def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
 
 
 def _dress_ratio(axes: Any, name: str, epochs: int) -> None:
-    axes.set(xlabel=f"rank gradient / task gradient, {epochs} epochs", ylabel=name)
+    axes.set(xlabel=f"rank / task gradient\n({epochs} epochs)", ylabel=name)
     axes.set_xscale("symlog", linthresh=0.3, base=10)
     axes.set_xticks([0, 0.3, 1, 3], ["0", "0.3", "1", "3"])
     axes.minorticks_off()
