@@ -189,7 +189,7 @@ def test_bench_takes_the_name_of_a_model(name: str, tmp_path: Path, monkeypatch:
         def to_dict(self) -> dict[str, Any]:
             return {}
 
-    def benchmark(model: nn.Module, example: torch.Tensor, *others: Any) -> Found:  # the timing has its own tests
+    def benchmark(model: nn.Module, example: torch.Tensor, *others: Any, **options: Any) -> Found:  # the timing has its own tests
         seen.update(model=model, shape=tuple(example.shape))
         return Found()
 

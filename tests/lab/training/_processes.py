@@ -192,7 +192,7 @@ def _wait(pid: int, timeout: float) -> int | None:
 
 
 def _serve() -> int:
-    sys.path.insert(0, str(HERE.parent))
+    sys.path.insert(0, str(HERE.parents[2]))
     import torch
 
     import _runs  # noqa: F401  (registers the tests' models)
