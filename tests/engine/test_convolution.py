@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankprune.engine.backend.layout import Layout
-from rankprune.engine.backend.lower_window import among_planes
-from rankprune.engine.backend.lowering import Lowering, lower
+from rankprune.engine.backend.lowering import lower
 from rankprune.engine.backend.native import ACTIVATIONS, variants
-from rankprune.engine.backend.packing import Choice, Packs
+from rankprune.engine.backend.packing import Choice
+from rankprune.engine.backend.window_layout import among_planes
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 from rankprune.engine.graph.limits import Limits, Meter
 
@@ -184,8 +184,8 @@ def test_which_values_are_made_among_the_planes_of_their_reader():
     graph = Graph([(4, 9, 13)], [], [0])
 
     def among(nodes: list[Node]) -> Layout | None:
-        state = Lowering(Graph(graph.shapes, nodes, [0], graph.outputs), False, 1, 8, {}, Packs(), Meter(Limits(), 1))
-        return among_planes(state, 0)
+        made = Graph(graph.shapes, nodes, [0], graph.outputs)
+        return among_planes(made, made.users(), Meter(Limits(), 1), 0)
 
     def reader(kernel: int, stride: int, padding: int) -> int:
         weight = Weight.of(np.ones((4, 4, kernel, kernel), np.float32))

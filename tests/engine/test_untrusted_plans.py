@@ -17,7 +17,8 @@ import pytest
 
 from _mutate import sealed_plan
 from rankprune.engine import planfile, runtime
-from rankprune.engine.backend import lower_move, lowering, native, selfcheck
+from rankprune.engine.backend import lowering, native, selfcheck
+from rankprune.engine.backend.move import Gather
 from rankprune.engine.backend.packing import Choice
 from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.engine.graph.schema import Operator, integer
@@ -249,7 +250,7 @@ def test_indices_beyond_the_arena_are_refused():
                                         (1, 57, 0, False), (1, 64, 0, False), (2, 0, 24, True), (2, 0, 25, False),
                                         (2, -1, 0, False), (0, 0, -1, False), (3, 56, 24, True), (4, 0, 0, False)):  # fmt: skip
         index, to = one + source, one + target
-        params = lower_move.Gather(0, 32, 1, move, index.ctypes.data, to.ctypes.data, None)
+        params = Gather(0, 32, 1, move, index.ctypes.data, to.ctypes.data, None)
         if sound:
             made.add(params, 1, [index, to])
             continue

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rankprune.engine.backend.engine import FEWEST, Choices, Engine
+from rankprune.engine.backend.engine import MIN_IMAGES_FOR_EIGHT, Choices, Engine
 from rankprune.engine.backend.tuning import Decision
 from rankprune.engine.backend.tuning import tune as measure
 from rankprune.engine.frontend.capture import Captured, Foreign, Literal
@@ -83,12 +83,12 @@ class Maker:
         engine = Engine(graph, self.threads, choices, self.variant)
         for node, kept in zip(graph.nodes, engine.graph.nodes):
             node.weight = kept.weight  # the engine's packed one alone stays in memory
-        if self.tune and self.known is None and self.batch >= FEWEST:
+        if self.tune and self.known is None and self.batch >= MIN_IMAGES_FOR_EIGHT:
             engine.choose_layout(self.batch)
         return engine, decisions
 
     def _decide(self, graph: Graph) -> Decisions:
-        eight = measure(graph, True, self.variant) if self.batch >= FEWEST else {}
+        eight = measure(graph, True, self.variant) if self.batch >= MIN_IMAGES_FOR_EIGHT else {}
         return {False: measure(graph, False, self.variant), True: eight}
 
 

@@ -19,8 +19,8 @@ from .packing import Choice, Packs
 from .selfcheck import best_variant
 
 Choices = dict[bool, dict[int, Choice]]  # by layout (eight images at once?), then by node
-FEWEST = 5  # images that are worth a group of eight
-NEAR = 4 << 20  # bytes of the largest value of eight images that still stays near the cores
+MIN_IMAGES_FOR_EIGHT = 5  # fewer images run one by one
+CACHE_BYTES = 4 << 20  # values of eight images up to this size stay in the cache
 
 
 def default_threads() -> int:
@@ -56,7 +56,7 @@ class Engine:
         self.variant = variant or best_variant()
         self.choices: Choices = choices if choices is not None else {False: {}, True: {}}
         largest = max(math.prod(shape) for shape in graph.shapes)
-        self.eight = 8 * 4 * largest <= NEAR if eight is None else eight
+        self.eight = 8 * 4 * largest <= CACHE_BYTES if eight is None else eight
         self._packs = Packs()
         self._limits = limits
         self._lowered: dict[tuple[bool, int], Lowered | None] = {}
@@ -91,7 +91,7 @@ class Engine:
         results = [np.empty((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
         done = 0
         while done < batch:
-            images = self.eight and batch - done >= FEWEST and self.lowered(True) is not None
+            images = self.eight and batch - done >= MIN_IMAGES_FOR_EIGHT and self.lowered(True) is not None
             size = 8 if images else 1
             # As many groups as keep every thread busy to the end; what is left over is shared within a group.
             groups = (batch - done) // size // self.threads * self.threads if self.threads > 1 else 1

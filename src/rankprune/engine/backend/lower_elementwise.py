@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rankprune.engine.graph.graph import Node, Shape, Unsupported
 
 from .arena import Buffer
 from .layout import Layout
-from .lower_move import FLOATS, move
+from .lower_state import Lowering
+from .move import FLOATS, move
 from .native import LANES, OPERATIONS, Active, Params, View, fields, kernel_constant
-
-if TYPE_CHECKING:
-    from .lowering import Lowering
 
 
 class Binary(Params):
@@ -104,7 +100,7 @@ def _spread(
     places = state.table(layout).reshape(small)
     index = _rows(out, shape, places)
     target = state.buffer(index.size)
-    move(state, source, target, index.reshape(-1), np.arange(index.size, dtype=np.int32), FLOATS)
+    move(state.call, source, target, index.reshape(-1), np.arange(index.size, dtype=np.int32), FLOATS)
     return target, *_row_strides(index.shape)
 
 

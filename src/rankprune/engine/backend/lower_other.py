@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rankprune.engine.graph.graph import Node, Unsupported
 
 from . import lower_window
+from .lower_state import Lowering
 from .native import LANES, Active, Params, View, fields, kernel_constant
-
-if TYPE_CHECKING:
-    from .lowering import Lowering
 
 DENSE_FROM = 0.3  # a vector's product is dense from this density on
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rankprune.engine.graph.graph import Node, Unsupported
 
 from .layout import Layout
+from .lower_state import Lowering
 from .native import LANES, Params, fields, kernel_constant
-
-if TYPE_CHECKING:
-    from .lowering import Lowering
 
 
 class Operand(Params):

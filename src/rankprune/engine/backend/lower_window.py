@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rankprune.engine.graph.graph import Node, Unsupported
-from rankprune.engine.graph.planes import PlaneSet, plane_set
+from rankprune.engine.graph.planes import PlaneSet
 
 from .arena import Buffer
-from .layout import Layout, apart
+from .layout import Layout
+from .lower_state import Lowering
 from .native import LANES, Active, Params, View, fields, kernel_constant
 from .packing import PackedWeight, fit, packing_bytes
 from .shape_choice import default_choice, split
-
-if TYPE_CHECKING:
-    from .lowering import Lowering
-
-_WINDOW = ("stride", "padding", "dilation")
+from .window_layout import plane_stride, planes_of
 
 
 class Conv(Params):
@@ -48,15 +44,6 @@ class Window(Params):
     )
 
 
-class Border(Params):
-    _fields_ = fields("int64_t at, slabs, channels, rows, top, bottom, left, right")
-
-
-def plane_stride(planes: PlaneSet) -> int:
-    """Floats between the planes of two channels."""
-    return apart(planes.count * planes.rows * LANES)
-
-
 def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> tuple[Callable[[int], Planes], Buffer]:
     value = node.inputs[0]
     channels, height, width = state.graph.shapes[value]
@@ -75,38 +62,6 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
         )  # fmt: skip
 
     return params, source
-
-
-def planes_of(state: Lowering, node: Node, kernel: list[int]) -> PlaneSet:
-    """The planes of a node's input; the attributes are a file's, so that the tables' size is looked at first."""
-    stride, pad, dilation = (node.attrs[k] for k in _WINDOW)
-    state.meter.need(32 * (kernel[0] + 1) * (kernel[1] + 1))
-    return plane_set(state.graph.shapes[node.output], kernel, stride, pad, dilation)
-
-
-def among_planes(state: Lowering, value: int) -> Layout | None:
-    """Where a value lies as the centre plane of the one convolution that uses it, which then need not copy it."""
-    graph, users = state.graph, state.users.get(value, [])
-    if len(users) != 1 or users[0].op != "conv" or users[0].inputs != [value, *users[0].inputs[1:]]:
-        return None
-    node = users[0]
-    kernel = list(node.kernel.shape[2:])
-    channels, height, width = graph.shapes[value]
-    out = graph.shapes[node.output]
-    if value in graph.outputs or value in node.inputs[1:] or kernel == [1, 1]:
-        return None
-    if node.attrs["stride"] != [1, 1]:
-        return None
-    made = planes_of(state, node, kernel)
-    top = -int(made.y_first[0])
-    if made.centre < 0 or out[2] != width or top < 0 or top + height > made.rows:
-        return None
-    chan = plane_stride(made)
-    origin = (made.centre * made.rows + top) * LANES
-    return Layout(
-        graph.shapes[value], False, made.slabs, channels, height, channels * chan, chan, origin,
-        made.slabs * channels * chan,
-    )  # fmt: skip
 
 
 def conv(state: Lowering, node: Node) -> None:
@@ -130,7 +85,7 @@ def conv(state: Lowering, node: Node) -> None:
         one = np.zeros((1, 1), np.int64)
         _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups)
     else:
-        made = planes_of(state, node, kernel)
+        made = planes_of(state.graph, state.meter, node, kernel)
         params, source = planes_params(state, node, made, 0.0)
         channels = state.graph.shapes[value][0]
         chan = plane_stride(made)
@@ -224,7 +179,7 @@ def pool(state: Lowering, node: Node) -> None:
             work=out.slabs * channels * out.rows * LANES * (kernel[0] * kernel[1] + 1),
         )  # fmt: skip
         return
-    made = planes_of(state, node, kernel)
+    made = planes_of(state.graph, state.meter, node, kernel)
     params, source = planes_params(state, node, made, 0.0 if a["average"] else -np.inf)
     out, target = state.output(node.output)
     offsets = np.ascontiguousarray(made.taps.reshape(-1), np.int64)
@@ -267,33 +222,6 @@ def _reciprocals(
     table = 1.0 / np.maximum(y[:, None] * x[None, :], 1)
     table = table.reshape(out.rows, out.slabs, LANES).transpose(1, 0, 2)
     return np.ascontiguousarray(table, np.float32)
-
-
-def frame(state: Lowering, value: int) -> tuple[int, int, int, int]:
-    """Zeros that convolutions over eight images read around this value: top, bottom, left, right."""
-    need, graph = [0, 0, 0, 0], state.graph
-    if len(graph.shapes[value]) != 3:
-        return (0, 0, 0, 0)
-    height, width = graph.shapes[value][1:]
-    for node in state.users.get(value, []):
-        if node.op == "conv" and node.inputs[0] == value:
-            out = graph.shapes[node.output][1:]
-            for axis, size in enumerate((height, width)):
-                k, s, p, d = (v[axis] for v in (node.kernel.shape[2:], *(node.attrs[n] for n in _WINDOW)))
-                need[2 * axis] = max(need[2 * axis], p)
-                reach = (out[axis] - 1) * s - p + (k - 1) * d - (size - 1)
-                need[2 * axis + 1] = max(need[2 * axis + 1], reach)
-    return (need[0], need[1], need[2], need[3])
-
-
-def border(state: Lowering, value: int) -> None:
-    """Zero the frame of a value, since its place was another's before."""
-    top, bottom, left, right = frame(state, value)
-    if not top + bottom + left + right:
-        return
-    layout, target = state.layouts[value], state.places[value]
-    slabs, rows = top + layout.slabs + bottom, layout.channel // LANES
-    state.call(lambda: Border(target.at, slabs, layout.channels, rows, top, bottom, left, right), slabs, [target])
 
 
 HANDLERS = {"conv": conv, "pool": pool}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,113 +13,12 @@ from rankprune.engine.graph.limits import Limits, Meter
 from rankprune.engine.graph.validate import check
 
 from . import lower_elementwise, lower_move, lower_other, lower_product, lower_window
-from .arena import Buffer, place
-from .layout import Layout, eight_images, flat, one_image
-from .lower_move import FLOATS, INTO_LANES, OUT_OF_LANES, move
-from .native import LANES, Params, Program, lanes
+from .arena import place
+from .layout import flat
+from .lower_state import Lowering
+from .move import FLOATS, OUT_OF_LANES, move
+from .native import LANES, Program, lanes
 from .packing import Choice, Packs
-
-
-@dataclass(frozen=True)
-class Call:
-    """One kernel call, complete but for the places of its buffers."""
-
-    params: Callable[[], Params]
-    tasks: int
-    arrays: Sequence[np.ndarray]
-
-
-@dataclass
-class Lowering:
-    """State while a graph is lowered. `images`: eight images at once, a lane each."""
-
-    graph: Graph
-    images: bool
-    threads: int
-    lanes: int  # of the widest vectors
-    choices: dict[int, Choice]  # by the node's index
-    packs: Packs
-    meter: Meter
-    calls: list[Call] = field(default_factory=list)
-    of_node: list[int] = field(default_factory=list)  # node index of each call; -1: input or output
-    buffers: list[Buffer] = field(default_factory=list)
-    layouts: dict[int, Layout] = field(default_factory=dict)
-    places: dict[int, Buffer] = field(default_factory=dict)
-    plain: set[int] = field(default_factory=set)  # graph inputs that still lie as they came: [channel][y][x]
-    in_planes: set[int] = field(default_factory=set)  # values made where the convolution that reads them wants them
-    scratch: int = 0
-    node: int = -1
-    used: dict[int, Choice] = field(default_factory=dict)
-    packed: dict[int, Weight] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.users = self.graph.users()
-
-    def buffer(self, size: int) -> Buffer:
-        step = len(self.calls)
-        self.meter.need(4 * size)
-        made = Buffer(size + LANES, step, step)
-        self.buffers.append(made)
-        return made
-
-    def call(
-        self, params: Callable[[], Params], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = (),
-        work: int | None = None,
-    ) -> None:  # fmt: skip
-        """`work`: multiply-adds, or numbers moved; unless said, each number of the buffers is used once."""
-        self.meter.spend(sum(buffer.size for buffer in uses) if work is None else work)
-        self.meter.keep(sum(array.nbytes for array in arrays))
-        step = len(self.calls)
-        for buffer in uses:
-            buffer.last = max(buffer.last, step)
-        self.calls.append(Call(params, tasks, arrays))
-        self.of_node.append(self.node)
-
-    def output(self, value: int, layout: Layout | None = None) -> tuple[Layout, Buffer]:
-        """A place for a node's result, framed as its users need it."""
-        if value in self.places:
-            return self.layouts[value], self.places[value]
-        layout = self.layout_of(value, layout)
-        self.layouts[value], self.places[value] = layout, self.buffer(layout.size)
-        if self.images:
-            lower_window.border(self, value)
-        return layout, self.places[value]
-
-    def layout_of(self, value: int, layout: Layout | None) -> Layout:
-        """The layout given, or the usual one of a value."""
-        if layout is not None:
-            return layout
-        shape = self.graph.shapes[value]
-        return eight_images(shape, lower_window.frame(self, value)) if self.images else one_image(shape)
-
-    def home(self, node: Node) -> Layout | None:
-        """A layout of this node's result that spares its user a copy."""
-        value = node.output
-        if len(self.graph.shapes[value]) != 3:
-            return None
-        found = lower_window.among_planes(self, value)
-        if found is not None:
-            self.in_planes.add(value)
-        return found
-
-    def input(self, value: int) -> tuple[Layout, Buffer]:
-        """Layout and place of a value; a graph input is brought into the engine's layout when first asked for."""
-        if value in self.plain:
-            self.plain.discard(value)
-            source = self.places.pop(value)
-            self.layouts.pop(value)
-            layout, target = self.output(value)
-            to = self.table(layout)
-            index = np.arange(to.size, dtype=np.int32)
-            move(self, source, target, index, to, INTO_LANES if self.images else FLOATS)
-        return self.layouts[value], self.places[value]
-
-    def table(self, layout: Layout) -> np.ndarray:
-        """Where each number of a value lies, as 32-bit indices for a gather."""
-        if layout.size >= 1 << 31:
-            raise Unsupported(f"a value that takes {layout.size} floats is too large for 32-bit indices")
-        self.meter.need(24 * math.prod(layout.shape))
-        return np.ascontiguousarray(np.broadcast_to(layout.index(), layout.shape).reshape(-1), np.int32)
 
 
 @dataclass(frozen=True)
@@ -161,7 +60,7 @@ def lower(
         layout, source = state.input(value)
         target = state.buffer(copies * count)
         index = state.table(layout)
-        move(state, source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if images else FLOATS)
+        move(state.call, source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if images else FLOATS)
         outs.append((target, count))
     for target, _ in outs:
         target.last = len(state.calls)
