@@ -39,7 +39,7 @@ def is_registered(name: str) -> bool:
 def list_models(pattern: str = "*") -> list[str]:
     """Names that match the glob; those of a library only where the pattern begins with it (``"timm:vit_*"``)."""
     library, colon, _ = pattern.partition(":")
-    names: Iterable[str] = _BUILDERS
+    names: Iterable[str] = (name for name in _BUILDERS if ":" not in name)  # without a user's own module:factory
     if colon and library in adapters.LIBRARIES:
         names = (f"{library}:{name}" for name in adapters.LIBRARIES[library].names())
     return sorted(fnmatch.filter(names, pattern))
