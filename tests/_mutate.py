@@ -14,6 +14,7 @@ import math
 import pickle
 import random
 import resource
+import signal
 import struct
 import sys
 import tempfile
@@ -22,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SECONDS = 20  # that one case may take
+SECONDS = 20  # of CPU time that one case may take; waiting for a busy machine does not count
 NUMBERS = [-1, 0, 1, 2, 3, 5, 7, 8, 9, 64, 255, 256, 4096, 65535, 65536, 1 << 20, (1 << 20) + 1, (1 << 31) - 1, 1 << 31,
            1 << 32, 1 << 40, 1 << 53, 1 << 62, (1 << 63) - 1, 1 << 63, 1 << 64, 10**400, -(1 << 31), -(1 << 63), 0.5, 1e-45,
            1e308, -1e308, math.inf, -math.inf, math.nan]  # fmt: skip
@@ -514,7 +515,7 @@ def attack(name: str, seed: int, count: int) -> dict[str, Any]:
         path = Path(folder) / f"case{form.suffix}"
         for case in range(count):
             path.write_bytes(form.damage(rng.choice(good), rng))
-            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
             print(case, file=sys.stderr)
             try:
                 form.read(path)
@@ -524,13 +525,14 @@ def attack(name: str, seed: int, count: int) -> dict[str, Any]:
                 found["refused"] += 1
                 if type(error) not in errors or "\n" in sentence or not 10 < len(sentence) < 500:
                     found["raw"].append(f"case {case}: {type(error).__name__}: {sentence[:300]}")
-            faulthandler.cancel_dump_traceback_later()
+            signal.setitimer(signal.ITIMER_PROF, 0)
     return found
 
 
 def main() -> None:
     name, seed, count, *library = sys.argv[1:]
     faulthandler.enable()
+    faulthandler.register(signal.SIGPROF, chain=True)  # the traceback of a case that takes too long, then the end
     if library:  # kernels with sanitizers, which need all addresses; their own option bounds the memory
         from rankprune.engine.backend import native
 

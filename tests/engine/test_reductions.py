@@ -1,4 +1,4 @@
-"""Sums, means, norms and normalisations against torch."""
+"""Sums, means, norms, maxima and normalisations against torch."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Call(nn.Module):
         lambda x: x.flatten(2).transpose(1, 2).mean(1), lambda x: torch.linalg.vector_norm(x, dim=1),
         lambda x: torch.linalg.vector_norm(x, 1, dim=(2, 3), keepdim=True), lambda x: F.normalize(x, dim=1),
         lambda x: F.normalize(x.flatten(2), dim=-1), lambda x: x.permute(0, 2, 3, 1).sum(-1, keepdim=True) * x[:, :1, 0, :1, None],
+        lambda x: x.amax(1), lambda x: x.amax((1, 3), keepdim=True), lambda x: x.amax((1, 2, 3)), lambda x: x.permute(1, 0, 3, 2).amax(2).transpose(0, 1),
     ],
 )  # fmt: skip
 def test_reductions(function):

@@ -65,6 +65,9 @@ def test_resampling(function):
         nn.Conv3d(4, 6, (2, 3, 1), stride=(2, 1, 2), padding=(1, 0, 2), groups=2),
         nn.Conv3d(3, 4, (2, 1, 3), dilation=(3, 1, 2), bias=False),
         nn.Sequential(nn.Conv3d(3, 8, 3, padding=1), nn.BatchNorm3d(8), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten()),
+        nn.Sequential(nn.Conv3d(3, 4, 1), nn.MaxPool3d(2)),
+        nn.Sequential(nn.Conv3d(3, 4, 1), nn.MaxPool3d((3, 2, 3), (1, 2, 3), (1, 0, 1), ceil_mode=True)),
+        nn.Sequential(nn.Conv3d(3, 4, 1), nn.MaxPool3d((2, 3, 1), 1, dilation=(3, 2, 1))),
     ],
 )
 def test_convolutions_of_volumes(module):

@@ -1,4 +1,4 @@
-"""Sums, means and norms over axes, and normalisations by groups of channels, of operators the kernels have."""
+"""Sums, means, norms and maxima over axes, and normalisations by groups of channels, of operators the kernels have."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from rankprune.engine.graph.graph import Graph, Unsupported
 
 from .operators_elementwise import binary, constant, power, unary
-from .operators_layer import array, linear
-from .refs import Ref, emit, materialize
+from .operators_layer import array, linear, max_pool
+from .refs import IMAGES, Ref, emit, materialize
 
 
 def _axes(x: Any, dims: Any) -> list[int]:
@@ -51,6 +51,21 @@ def _plain(x: Ref, axes: list[int]) -> bool:
 def total(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
     count = math.prod(x.view.shape[i] for i in _axes(x, dims))
     return constant(graph, "mul", mean(graph, x, dims, keepdim), np.float32(count))
+
+
+def maximum(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False) -> Ref:
+    """Over any axes, as a pooling window that covers them: [batch, channels, 1, pixels] -> [batch, channels, 1, 1]."""
+    axes, batch = _axes(x, dims), x.batch_axis()
+    if batch in axes:
+        raise Unsupported("a maximum over the images of a batch")
+    rest = [i for i in range(x.view.ndim) if i != batch and i not in axes]
+    size = math.prod(x.view.shape[i] for i in axes)
+    view = x.view.transpose([batch, *rest, *axes]).reshape(IMAGES, -1, 1, size)
+    made = max_pool(graph, Ref(x.value, view, x.count), [1, size])
+    shown = made.view.reshape(IMAGES, *(x.view.shape[i] for i in rest))
+    shown = np.moveaxis(shown, 0, sum(i < batch for i in rest))
+    left = [1 if i in axes else n for i, n in enumerate(x.view.shape) if keepdim or i not in axes]
+    return Ref(made.value, shown.reshape(left), made.count)
 
 
 def vector_norm(graph: Graph, x: Any, order: Any = 2, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
@@ -98,6 +113,7 @@ def instance_norm(
 HANDLERS: dict[str, Callable[..., Any]] = {
     "mean": mean,
     "sum": total,
+    "amax": maximum,
     "linalg_vector_norm": vector_norm,
     "group_norm": group_norm,
     "instance_norm": instance_norm,

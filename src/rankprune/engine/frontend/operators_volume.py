@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rankprune.engine.graph.graph import Graph, Unsupported
 
-from .operators_layer import adaptive_avg_pool, conv2d
+from .operators_layer import adaptive_avg_pool, conv2d, max_pool
 from .operators_view import stack
 from .refs import IMAGES, Ref
 
@@ -60,4 +60,24 @@ def adaptive_avg_pool3d(graph: Graph, x: Any, size: Any) -> Ref:
     return Ref(made.value, made.view[..., None], made.count)
 
 
-HANDLERS: dict[str, Callable[..., Any]] = {"conv3d": conv3d, "adaptive_avg_pool3d": adaptive_avg_pool3d}
+def max_pool3d(
+    graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> Ref:
+    """The maximum over a box is that over depths of those over rows and columns: two 2-D poolings."""
+    x = _volume(x)
+    kernel, padding, dilation = _triple(kernel), _triple(padding), _triple(dilation)
+    stride = kernel if stride in ([], (), None) else _triple(stride)
+    batch, channels, depth, height, width = x.view.shape
+    images = Ref(x.value, x.view.reshape(batch, channels * depth, height, width), x.count)
+    flat = max_pool(graph, images, kernel[1:], stride[1:], padding[1:], dilation[1:], ceil)
+    rows, columns = flat.view.shape[2:]
+    pillars = Ref(flat.value, flat.view.reshape(batch, channels, depth, rows * columns), flat.count)
+    made = max_pool(graph, pillars, [kernel[0], 1], [stride[0], 1], [padding[0], 0], [dilation[0], 1], ceil)
+    return Ref(made.value, made.view.reshape(batch, channels, -1, rows, columns), made.count)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "conv3d": conv3d,
+    "max_pool3d": max_pool3d,
+    "adaptive_avg_pool3d": adaptive_avg_pool3d,
+}
