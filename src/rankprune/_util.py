@@ -77,6 +77,12 @@ def need(module: str, extra: str, purpose: str) -> Any:
         ) from None
 
 
+def shorten(value: Any) -> str:
+    """Return ``repr(value)`` on one line and no longer than 60 characters, for an error sentence."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to ``word``, or None if none is similar."""
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)), None)

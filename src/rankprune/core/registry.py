@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from rankprune._util import nearest
+from rankprune._util import nearest, shorten
 
 from .docstrings import with_inherited_args
 
@@ -114,7 +114,7 @@ def method_info(name: str) -> MethodInfo:
         ValueError: There is no such method; the message names the nearest.
     """
     if not _is_method(name):
-        raise ValueError(f"there is no method {name!r}: {nearest(name, _METHODS)}")
+        raise ValueError(f"there is no method {shorten(name)}: {nearest(name, _METHODS)}")
     return _METHODS[name]
 
 

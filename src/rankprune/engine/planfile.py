@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rankprune._util import write_atomic
+from rankprune._util import shorten, write_atomic
 from rankprune.engine.backend.packing import Choice
 from rankprune.engine.graph.graph import Graph, Node, Weight
-from rankprune.engine.graph.schema import shorten
 from rankprune.engine.graph.validate import check
 
 MAGIC = b"RPENGINE"

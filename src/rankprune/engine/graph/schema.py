@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rankprune._util import shorten
+
 from .graph import Node, Shape
 
 _FLOAT = float(np.finfo(np.float32).max)
@@ -117,9 +119,3 @@ def _same_names(kind: str, given: Any, known: Any, needed: Any) -> None:
         raise Unsound(f"has an unknown {kind} {shorten(odd[0])}")
     if missing := sorted(set(needed) - set(given)):
         raise Unsound(f"lacks the {kind} {missing[0]}")
-
-
-def shorten(value: Any) -> str:
-    """A value for a sentence, however long it is."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from rankprune._util import shorten
+
 from .graph import Graph
 from .operator_table import OPERATORS
-from .schema import Unsound, shorten
+from .schema import Unsound
 
 __all__ = ["Unsound", "check"]
 

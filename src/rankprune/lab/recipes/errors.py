@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 
 class RecipeError(ValueError):
     """A recipe that cannot be found, read or understood."""
-
-
-def shorten(value: Any) -> str:
-    """A value for a sentence, however long it is."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -6,10 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from rankprune._util import nearest
+from rankprune._util import nearest, shorten
 from rankprune.core.registry import list_methods, method_info, settings_of
 
-from .errors import shorten
 from .schema import Section
 
 from pydantic import BaseModel, ValidationError  # isort: skip  (schema.py says how to install it)

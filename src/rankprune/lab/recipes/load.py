@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rankprune._util import closest, nearest
+from rankprune._util import closest, nearest, shorten
 from rankprune.core.method import list_methods, method_info
 from rankprune.core.registry import settings_for, settings_of
 from rankprune.extras import create_extra, list_extras
 
 from . import yaml_file
-from .errors import RecipeError, shorten
+from .errors import RecipeError
 from .explain import explain, reason
 from .names import base_method, find, list_recipes, merge, settings, task, tasks
 from .schema import Method, Recipe, counts

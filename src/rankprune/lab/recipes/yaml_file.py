@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .errors import RecipeError, shorten
+from rankprune._util import shorten
+
+from .errors import RecipeError
 
 try:
     import yaml
