@@ -35,6 +35,8 @@ def test_selection_is_that_of_a_stable_sort(data: st.DataObject, dtype: torch.dt
     for tensor, n, mask in zip(tensors, cut.counts, expected):
         kept = tensor.clone()
         assert torch.equal(keep_largest(tensor, n), mask)
+        guess = data.draw(st.sampled_from([cut.value, 0.0, 1.0]))  # right or wrong, it changes nothing
+        assert torch.equal(keep_largest(tensor, n, guess=guess), mask)
         assert torch.equal(tensor, kept)  # a tensor given as such is not consumed
 
 

@@ -138,7 +138,8 @@ class Group:
         Extras adjust scores when choosing survivors, not when growing.
         """
         extras = self.extras if without is None else ()
-        return keep_largest(self.scored(layer, score, among, without, extras), count, shards=layer.shards)
+        chosen = self.scored(layer, score, among, without, extras)
+        return keep_largest(chosen, count, layer.shards, layer.cut)
 
     def counts(self, score: ScoreOf, budget: int) -> list[int]:
         """How many weights stay in each layer.
@@ -163,6 +164,8 @@ class Group:
         among = [layer.mask if n < size else None for layer, n, size in zip(self.layers, active, sizes)]
         cut = select([self.scored(layer, per_cost, kept) for layer, kept in zip(self.layers, among)], reachable, costs,
                      [layer.shards for layer in self.layers], torch.float64 if wide else torch.float32)  # fmt: skip
+        for layer in self.layers:
+            layer.cut = cut.value * layer.cost if macs else cut.value
         counts = cut.counts
         if reachable < budget:  # fewer are active than may stay: inactive ones share the rest
             free = [n - c for n, c in zip(sizes, counts)]
@@ -188,6 +191,7 @@ class Group:
     def _forget(self) -> None:
         for layer in self.layers:
             layer.temp.clear()
+            layer.cut = None
 
     def _reserve(self) -> None:
         for layer in self.layers:

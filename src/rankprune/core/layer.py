@@ -49,6 +49,7 @@ class PrunableLayer:
         seed: Of `random()`.
         step: The optimizer step of the update under way, from 1; 0 at attach.
         temp: Tensors of the method that are dropped when its update is over.
+        cut: The score at which the selection over all layers ended in this update, a guess for the layer's own.
         grad_scale: The scale of a GradScaler whose optimizer unscales by itself.
         reserved: Positions that an extra keeps whatever their score.
         seen: Type and device of the weight when mask and state last followed it.
@@ -68,6 +69,7 @@ class PrunableLayer:
     seed: int = 0
     step: int = 0
     temp: dict[str, Tensor] = field(default_factory=dict)
+    cut: float | None = None
     grad_scale: Tensor | None = None
     reserved: Tensor | None = None
     seen: tuple[torch.dtype, torch.device] | None = None

@@ -35,45 +35,58 @@ class Shards(Protocol):
 
 
 class Cut(NamedTuple):
-    """Where a selection over several tensors ends: how many entries of each are in."""
+    """Where a selection over several tensors ends: how many entries of each are in, and the last score that is."""
 
     counts: list[int]
     spent: int
+    value: float
 
 
 class _Scored(NamedTuple):
-    """What a selection is made among: makers of keys, and of each the cost of an entry and its shards."""
+    """What a selection is made among: makers of flat scores, and of each the cost of an entry and its shards."""
 
     sources: Sequence[Callable[[], Tensor]]
     costs: Sequence[int]
     shards: Sequence[Shards | None]
-    bits: int  # of a key
+    dtype: torch.dtype
 
 
 class _End(NamedTuple):
-    """The key at which a budget ends; how many entries of each tensor lie above it, and at it."""
+    """The score at which a budget ends; how many entries of each tensor lie above it, and at it."""
 
-    key: int
+    value: float
     above: list[int]
     equal: list[int]
 
 
-def keep_largest(score: Scores, count: int, shards: Shards | None = None) -> Tensor:
-    """Mask of the `count` largest scores, ties by flat index."""
+def keep_largest(score: Scores, count: int, shards: Shards | None = None, guess: float | None = None) -> Tensor:
+    """Mask of the `count` largest scores, ties by flat index.
+
+    `guess` is a score at which the selection may end, such as that of a selection over several tensors: where it does,
+    one pass is enough.
+    """
     values = _take(score)
-    shape = values.shape
+    shape, values = values.shape, values.reshape(-1)
     if count <= 0:
         return torch.zeros(shape, dtype=torch.bool, device=values.device)
-    keys = _order_keys_(values)
-    end = _end(_Scored([lambda: keys], [1], [shards], 8 * keys.element_size()), count)
-    mask = torch.gt(keys, end.key)
+    if guess is not None and not shards:
+        mask = _above(values, guess)
+        above = int(torch.count_nonzero(mask))
+        if above == count:
+            return mask.view(shape)
+        if above == count - 1:  # the last one in is the score itself, unless another tensor has it
+            mask[(values == guess).nonzero().view(-1)[:1]] = True
+            if int(torch.count_nonzero(mask)) == count:
+                return mask.view(shape)
+    end = _end(_Scored([lambda: values], [1], [shards], values.dtype), count)
+    mask = _above(values, end.value)
     ties = count - end.above[0]
     if shards:
-        ties = max(ties - shards.before(int(torch.count_nonzero(keys == end.key))), 0)
-    for start, chunk in enumerate(keys.split(_CHUNK)):
+        ties = max(ties - shards.before(int(torch.count_nonzero(values == end.value))), 0)
+    for start, chunk in enumerate(values.split(_CHUNK)):
         if ties <= 0:
             break
-        equal = (chunk == end.key).nonzero().view(-1)[:ties]
+        equal = (chunk == end.value).nonzero().view(-1)[:ties]
         mask[start * _CHUNK + equal] = True
         ties -= equal.numel()
     return mask.view(shape)
@@ -93,15 +106,15 @@ def select(
     """
     costs = [1] * len(scores) if costs is None else list(costs)
     shards = [None] * len(scores) if shards is None else list(shards)
-    sources = [lambda s=s: _order_keys_(_take(s).to(dtype)) for s in scores]  # type: ignore[misc]
-    end = _end(_Scored(sources, costs, shards, torch.finfo(dtype).bits), budget)
+    sources = [lambda s=s: _take(s).to(dtype).reshape(-1) for s in scores]  # type: ignore[misc]
+    end = _end(_Scored(sources, costs, shards, dtype), budget)
     spent = sum(n * cost for n, cost in zip(end.above, costs))
     counts = []
     for above, equal, cost in zip(end.above, end.equal, costs):
         ties = min(equal, (budget - spent) // cost)
         spent += ties * cost
         counts.append(above + ties)
-    return Cut(counts, spent)
+    return Cut(counts, spent, end.value)
 
 
 def _end(scored: _Scored, budget: int) -> _End:
@@ -113,10 +126,10 @@ def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | N
     """Where the budget ends, in two passes; None where that is not where the sample said."""
     samples, total = [], 0
     for source in sources:
-        keys = source()
-        samples.append(keys[::_STRIDE].clone())
-        total += keys.numel()
-        del keys  # before the next layer's are made
+        values = source()
+        samples.append(values[::_STRIDE].clone())
+        total += values.numel()
+        del values  # before the next layer's are made
     if not 0 < budget <= total:
         return None
     low, high = _guess(torch.cat([s.to(samples[0].device) for s in samples]), budget / total)
@@ -135,47 +148,52 @@ def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | N
         return _End(low, above, equal) if wanted <= found + sum(equal) else None
     if wanted <= 0:
         return None
-    key = int(torch.cat([part.to(between[0].device) for part in between]).kthvalue(found - wanted + 1).values)
-    return _End(key, [n + int(torch.count_nonzero(part > key)) for n, part in zip(above, between)],
-                [int(torch.count_nonzero(part == key)) for part in between])  # fmt: skip
+    value = float(torch.cat([part.to(between[0].device) for part in between]).kthvalue(found - wanted + 1).values)
+    return _End(value, [n + int(torch.count_nonzero(_above(part, value))) for n, part in zip(above, between)],
+                [int(torch.count_nonzero(part == value)) for part in between])  # fmt: skip
 
 
-def _split(keys: Tensor, low: int, high: int, few_above: bool) -> tuple[int, Tensor]:
-    """How many keys are above `high`, and those above `low` that are not."""
+def _above(values: Tensor, value: float) -> Tensor:
+    """Which are above a value; NaN is above all."""
+    return torch.le(values, value).logical_not_()
+
+
+def _split(values: Tensor, low: float, high: float, few_above: bool) -> tuple[int, Tensor]:
+    """How many scores are above `high`, and those above `low` that are not."""
     above, between = 0, []
-    for chunk in keys.split(_CHUNK):  # the scarcer side first: the rest is asked of few
+    for chunk in values.split(_CHUNK):  # the scarcer side first: the rest is asked of few
         if few_above:
-            up = chunk[chunk > low]
+            up = chunk[_above(chunk, low)]
             between.append(up[up <= high])
             above += len(up) - len(between[-1])
         else:
             down = chunk[chunk <= high]
-            between.append(down[down > low])
+            between.append(down[_above(down, low)])
             above += len(chunk) - len(down)
     return above, torch.cat(between)
 
 
-def _guess(sample: Tensor, share: float) -> tuple[int, int]:
-    """Two keys between which the cut lies that keeps this share."""
-    limits = torch.iinfo(sample.dtype)
+def _guess(sample: Tensor, share: float) -> tuple[float, float]:
+    """Two scores between which the cut lies that keeps this share."""
     rank, reach = share * len(sample), _SURE * (len(sample) * share * (1 - share)) ** 0.5 + _SURE
     below, beyond = math.ceil(rank + reach), math.floor(rank - reach)  # from the largest, counted from 1
 
-    def largest(nth: int) -> int:
-        return int(sample.kthvalue(len(sample) - nth + 1).values)
+    def largest(nth: int) -> float:
+        return float(sample.kthvalue(len(sample) - nth + 1).values)
 
-    return largest(below) if below <= len(sample) else limits.min, largest(beyond) if beyond > 0 else limits.max
+    return largest(below) if below <= len(sample) else -math.inf, largest(beyond) if beyond > 0 else math.inf
 
 
 def _by_radix(scored: _Scored, budget: int) -> _End:
     """Where the budget ends, digit by digit, and a pass to count what is above."""
-    sources, costs, shards, bits = scored
+    sources, costs, shards, dtype = scored
+    bits = torch.finfo(dtype).bits
     prefix: int | None = None
     spent = 0
     for shift in range(bits - _DIGIT, -1, -_DIGIT):
         total = torch.zeros(())
         for source, cost, shard in zip(sources, costs, shards):
-            counts = _histogram(source(), shift, prefix)
+            counts = _histogram(_order_keys_(source().clone()), shift, prefix)
             total = (shard.sum(counts) if shard else counts) * cost + total.to(counts)
         at_or_above = total.flip(0).cumsum(0).flip(0)
         # The highest digit whose bin no longer fits wholly (the lowest one where all of them fit).
@@ -183,15 +201,16 @@ def _by_radix(scored: _Scored, budget: int) -> _End:
         spent += int(at_or_above[digit] - total[digit])
         prefix = digit - (1 << (_DIGIT - 1)) if prefix is None else (prefix << _DIGIT) + digit  # keys are signed
     assert prefix is not None
+    value = _value_of(prefix, dtype)
     above, equal = [], []
     for source, shard in zip(sources, shards):
-        keys = source()
-        both = torch.stack([torch.count_nonzero(keys > prefix), torch.count_nonzero(keys == prefix)])
-        del keys  # before the next layer's are made
+        values = source()
+        both = torch.stack([torch.count_nonzero(_above(values, value)), torch.count_nonzero(values == value)])
+        del values  # before the next layer's are made
         n_above, n_equal = (shard.sum(both) if shard else both).tolist()
         above.append(n_above)
         equal.append(n_equal)
-    return _End(prefix, above, equal)
+    return _End(value, above, equal)
 
 
 def _histogram(keys: Tensor, shift: int, prefix: int | None) -> Tensor:
@@ -223,3 +242,9 @@ def _order_keys_(values: Tensor) -> Tensor:
         # The bits of negative floats run backwards: flip all but the sign.
         raw.bitwise_xor_((raw >> (torch.iinfo(ints).bits - 1)).bitwise_and_(torch.iinfo(ints).max))
     return flat.view(ints)
+
+
+def _value_of(key: int, dtype: torch.dtype) -> float:
+    """The float whose key this is."""
+    ints = torch.int64 if dtype == torch.float64 else torch.int32
+    return float(torch.tensor(key ^ ((key >> 63) & torch.iinfo(ints).max), dtype=ints).view(dtype))
