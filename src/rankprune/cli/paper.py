@@ -66,7 +66,7 @@ def _run(args: argparse.Namespace, paths: Paths) -> int:
     paths.queue(paths.records())  # a mistake in it is said before anything else
     check_folder(args.out)
     if paths.embedded:
-        say("rankprune: CIFAR-10 is not there (--data DIR): the embedded slice of Fashion-MNIST takes its place.")
+        say("rankprune: CIFAR-10 is missing (--data DIR): the embedded subset of Fashion-MNIST is used instead.")
     worker = QueueWorker(
         paths, args.again, lambda text: say(f"rankprune: {text}"), lambda record: _finished(record, paths, "cpu")
     )

@@ -1,4 +1,4 @@
-"""What a run raises; the message is one sentence for the user."""
+"""Exceptions of a training run. Each message is one sentence for the user, and each class has its exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import signal
 
 
 class RunError(RuntimeError):
-    """A run that could not go on. `already_reported`: another process prints the message."""
+    """A run that could not continue.
+
+    Args:
+        message: One sentence for the user.
+        already_reported: Another process prints the message, so this one stays silent.
+    """
 
     exit_code = 1
 
@@ -16,7 +21,7 @@ class RunError(RuntimeError):
 
 
 class Unfinished(RunError):
-    """The folder holds a run that was begun, and nobody already_reported to resume it."""
+    """The folder holds a run that was started but not finished, and resuming was not requested."""
 
     exit_code = 2
 
@@ -28,25 +33,31 @@ class NanLoss(RunError):
 
 
 class OffTarget(RunError):
-    """The run ended at another sparsity than the target."""
+    """The run ended at a sparsity other than its target."""
 
     exit_code = 4
 
 
 class LostRank(RunError):
-    """Another process of the run does not answer."""
+    """Another process of the run does not respond."""
 
     exit_code = 5
 
 
 class MasksDiffer(RunError):
-    """The processes of the run do not agree on the masks."""
+    """The processes of the run hold different masks."""
 
     exit_code = 6
 
 
 class StepFailed(RunError):
-    """A batch or a step raised. The run was restored to the last complete step and, where possible, saved."""
+    """A batch or a step raised. The run was restored to the last complete step and, where possible, saved.
+
+    Args:
+        message: One sentence for the user.
+        exit_code: Exit code of the command; that of the original error where it has one.
+        already_reported: Another process prints the message, so this one stays silent.
+    """
 
     def __init__(self, message: str, exit_code: int, already_reported: bool = False) -> None:
         super().__init__(message, already_reported)
@@ -58,7 +69,13 @@ class MainProcessFailed(StepFailed):
 
 
 class Interrupted(RunError):
-    """A signal asked the run to stop; it has been saved."""
+    """A signal asked the run to stop. The run has been saved.
+
+    Args:
+        message: One sentence for the user.
+        signum: The signal that arrived.
+        already_reported: Another process prints the message, so this one stays silent.
+    """
 
     def __init__(self, message: str, signum: int, already_reported: bool = False) -> None:
         super().__init__(message, already_reported)

@@ -1,4 +1,4 @@
-"""Losses beside torch's own: distillation of a teacher into a sparse student."""
+"""Losses that torch does not have: distillation of a teacher into a sparse student."""
 
 from __future__ import annotations
 
@@ -14,10 +14,24 @@ def distill(
     alpha: float = 0.5,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """``(1 - alpha) * CE(student, labels) + alpha * T² * KL(teacher/T || student/T)``, the mean over the batch.
+    """Return the distillation loss ``(1 - alpha) * CE(student, labels) + alpha * T² * KL(teacher/T || student/T)``.
 
     Hinton, Vinyals & Dean (2015), section 2: soft targets give gradients of order 1/T², so their term is
     multiplied by T² to keep its share of the gradient when the temperature changes. No gradient reaches the teacher.
+
+    Args:
+        student_logits: Output of the student, (batch, classes).
+        teacher_logits: Output of the teacher, (batch, classes).
+        labels: Class indices, (batch,).
+        temperature: ``T`` above; larger values give softer targets.
+        alpha: Weight of the teacher's term, from 0 (labels only) to 1 (teacher only).
+        label_smoothing: Smoothing of the cross entropy against the labels.
+
+    Returns:
+        The loss, averaged over the batch, as a scalar.
+
+    Raises:
+        ValueError: The two models have different classes, or `temperature` or `alpha` is out of range.
     """
     if student_logits.shape != teacher_logits.shape:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Progress in words: how many of how many, and about how long it will still take."""
+"""Progress in words: how many steps are done, and about how much time is left."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ Say = Callable[[str], None]
 
 
 def silent(text: str) -> None:
-    """Say nothing; the default of functions that report progress."""
+    """Ignore the text; the default of functions that report progress.
+
+    Args:
+        text: The sentence that is not printed.
+    """
 
 
 def duration(seconds: float) -> str:
-    """A time as a person would say it: 8 s, 2 min 05 s, 3 h 20 min."""
+    """Format a duration for people: "8 s", "2 min 05 s", "3 h 20 min".
+
+    Args:
+        seconds: The duration; a negative one counts as zero.
+
+    Returns:
+        The text, rounded to seconds below an hour and to minutes above.
+    """
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
@@ -23,11 +34,11 @@ def duration(seconds: float) -> str:
 
 
 class Steps:
-    """Announces the steps of a piece of work: "2 of 5: timing torch (about 8 s left)".
+    """Announces the steps of a task as sentences such as "2 of 5: timing torch (about 8 s left)".
 
     Args:
-        total: How many steps there are.
-        say: Receives each sentence.
+        total: Number of steps.
+        say: Called with each sentence.
     """
 
     def __init__(self, total: int, say: Say = silent) -> None:
@@ -35,13 +46,24 @@ class Steps:
         self._began, self._count = time.monotonic(), 0
 
     def next(self, text: str) -> None:
-        """Announce the next step."""
+        """Announce the next step.
+
+        Args:
+            text: What the step does.
+        """
         left = f" ({self.left()})" if self._count else ""
         self._count += 1
         self.say(f"{self._count} of {self.total}: {text}{left}")
 
     def left(self, done: int | None = None) -> str:
-        """About how long the rest will take, by the mean of what is done."""
+        """Estimate the remaining time from the mean duration of the completed steps.
+
+        Args:
+            done: Number of completed steps; by default those announced so far.
+
+        Returns:
+            A phrase such as "about 8 s left".
+        """
         done = self._count if done is None else done
         rest = (time.monotonic() - self._began) / max(done, 1) * (self.total - done)
         return f"about {duration(rest)} left"

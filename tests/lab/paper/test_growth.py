@@ -61,4 +61,4 @@ def test_it_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     table = build("growth", tmp_path)
     assert table.rows[0][:2] == ("rpg (lam=4, every=3)", f"{case['grown']:,}")
     assert (table.done, table.planned) == (1, 1)
-    assert any("embedded slice" in note for note in table.notes)
+    assert any("embedded subset" in note for note in table.notes)

@@ -88,7 +88,7 @@ def test_clipped_and_not_stand_side_by_side(results: Path) -> None:
     add(records, vgg("feather", 99.5), 0.66)
     add(records, vgg("feather", 99.5, clip_norm=None), 0.19)
     table = build("clipping", results)
-    assert table.head[3:5] == ("99.5 %", "99.5 %, no limit")
+    assert table.head[3:5] == ("99.5 %", "99.5 %, not clipped")
     assert ours(results, "clipping", "feather")[3:5] == ("66.00", "19.00")
 
 
@@ -96,7 +96,7 @@ def test_data_are_never_mixed(results: Path) -> None:
     records = Records(results / "records")
     add(records, vgg("rpg", 99.0), 0.8, embedded=True)
     assert ours(results, "cifar10", "VGG-19", "99", "RPG")[5] == "80.00"
-    assert any("embedded slice" in note for note in build("cifar10", results).notes)
+    assert any("embedded subset" in note for note in build("cifar10", results).notes)
     add(records, vgg("gmp", 99.0), 0.5)
     assert ours(results, "cifar10", "VGG-19", "99", "RPG")[5] == "not run"
     assert ours(results, "cifar10", "VGG-19", "99", "GMP")[5] == "50.00"

@@ -48,7 +48,7 @@ def test_what_is_done_is_not_done_again(paths: Paths) -> None:
     assert said == ["fashion-dense", "fashion-magnitude-90", "fashion-random-90", "fashion-magnitude-95", "fashion-random-95"]
     assert work(paths) == 0
     (record,) = [r for r in paths.records() if r["name"] == "fashion-random-95"]
-    assert record["data"].startswith("the embedded slice")
+    assert record["data"].startswith("the embedded subset")
     assert len(record["epochs"]) == 1
     assert record["epochs"][-1]["test_top1"] == record["result"]["accuracy_last"]
     assert str(paths.out) not in str(record)

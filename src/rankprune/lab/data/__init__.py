@@ -1,4 +1,4 @@
-"""Data by name: the embedded Fashion-MNIST slice, CIFAR-10 in its official files, folders of images, COCO."""
+"""Data sets by name: the embedded Fashion-MNIST subset, CIFAR-10 from its official files, image folders, COCO."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reading a pickle that holds arrays of numbers, bytes, numbers, lists and dicts, and can hold nothing else.
+"""A restricted unpickler: arrays of numbers, bytes, numbers, lists and dicts, and nothing else.
 
-NumPy's own functions trust the pickle (a state that is wrong can crash them), so the names that a pickle of arrays asks
-for stand for classes of this file, which look at what they are given.
+NumPy's own reconstruction functions trust the pickle (an invalid state can crash them), so the names that a pickle of
+arrays refers to are mapped to the classes of this file, which validate their input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 
 class _Kind:
-    """What the pickle says of a dtype: a code such as u1, and the order of its bytes."""
+    """A dtype as the pickle describes it: a code such as u1, and a byte order."""
 
     def __init__(self, code: Any = "", *_: Any) -> None:
         self.code = code.decode("latin-1") if isinstance(code, bytes) else code
@@ -36,7 +36,7 @@ class _Kind:
 
 
 class _Array(np.ndarray[Any, Any]):
-    """An array that is filled only with as many bytes as its shape says."""
+    """An array that accepts exactly as many bytes as its shape needs."""
 
     def __setstate__(self, state: Any) -> None:
         _, shape, kind, fortran, raw = state
@@ -49,12 +49,12 @@ class _Array(np.ndarray[Any, Any]):
 
 
 def _reconstruct(*_: Any) -> Any:
-    """An empty array, as numpy's function of this name gives; its state follows."""
+    """Return an empty array, like the function of this name in NumPy; its state follows in the pickle."""
     return _Array.__new__(_Array, (0,), np.uint8)
 
 
 _ADMITTED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # the module has moved, and old files name the old place
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # the name of the module in NumPy 1
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
     ("numpy", "ndarray"): None,
     ("numpy", "dtype"): _Kind,
@@ -69,15 +69,25 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def loads_arrays(raw: bytes) -> Any:
-    """Like ``pickle.loads``, with Python 2 strings as bytes; raises UnpicklingError on anything but arrays."""
+    """Load a pickle of arrays like ``pickle.loads``, with Python 2 strings as bytes.
+
+    Args:
+        raw: The pickle.
+
+    Returns:
+        The object that it holds.
+
+    Raises:
+        pickle.UnpicklingError: The pickle is damaged, or holds anything but arrays, numbers, bytes, lists and dicts.
+    """
     try:
         for opcode, argument, _ in pickletools.genops(raw):
-            # The unpickler makes room for as many objects as the largest number under which one is kept.
+            # The unpickler's memo is allocated up to its largest index, so a small file could ask for much memory.
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > len(raw):
                 raise pickle.UnpicklingError(f"it keeps an object under the number {argument}")
         return _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
     except pickle.UnpicklingError:
         raise
-    except Exception as error:  # of whatever a damaged pickle makes Python do
+    except Exception as error:  # a damaged pickle can raise almost anything
         reason = " ".join(str(error).split())[:100]
         raise pickle.UnpicklingError(f"it is damaged: {type(error).__name__} {reason}") from None

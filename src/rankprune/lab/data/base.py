@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from .sampling import Sampling
 
-# Images and labels, two tensors; or of a detection set two lists, of images of their own sizes and of their targets.
+# (images, labels) as two tensors; for detection, a list of images of different sizes and a list of their targets.
 Batch = tuple[Any, Any]
 
-# Label of the samples that fill up a rank's share of the test set; cross entropy passes it over by default.
+# Label of the padding samples in a rank's share of the test set. It is the default `ignore_index` of cross entropy.
 IGNORE = -100
 
 # (mean, std) per channel of images scaled to [0, 1].
@@ -23,9 +23,17 @@ STATISTICS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 class DataModule(ABC):
-    """Normalised float images and integer labels, in batches that (seed, epoch, batch) determines."""
+    """Normalized float images and integer labels, in batches that depend only on (seed, epoch, batch).
 
-    metric: ClassVar[str] = "top1"  # by which the best epoch is chosen
+    Args:
+        name: Name of the data set, as in recipes.
+        num_classes: Number of classes.
+        in_channels: Channels of an image.
+        image_size: Height and width of an image.
+        sampling: Decides which samples form which batch.
+    """
+
+    metric: ClassVar[str] = "top1"  # selects the best epoch
 
     def __init__(self, name: str, num_classes: int, in_channels: int, image_size: int, sampling: Sampling) -> None:
         self.name = name
@@ -36,25 +44,40 @@ class DataModule(ABC):
 
     @property
     def batches_per_epoch(self) -> int:
+        """Optimizer steps in one epoch."""
         return self.sampling.batches_per_epoch
 
     @property
     def batch_size(self) -> int:
-        """Samples of one rank's batch; smaller than asked for where the data are fewer."""
+        """Samples in one rank's batch; smaller than requested if the data set is smaller than a batch."""
         return self.sampling.batch_size
 
     @property
     def train_size(self) -> int:
+        """Number of training samples, over all ranks."""
         return self.sampling.train_size
 
     @property
     def test_size(self) -> int:
+        """Number of test samples, over all ranks."""
         return self.sampling.test_size
 
     @abstractmethod
     def train(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
-        """This rank's batches of ``epoch``, from ``start_batch`` on exactly as if those before had been read."""
+        """Iterate over this rank's training batches of one epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            start_batch: First batch to return. The batches are the same as if the earlier ones had been read.
+
+        Returns:
+            An iterator over the batches.
+        """
 
     @abstractmethod
     def test(self) -> Iterator[Batch]:
-        """This rank's share of the test set; count only the samples whose label is not ``IGNORE``."""
+        """Iterate over this rank's share of the test set.
+
+        Returns:
+            An iterator over batches; only samples whose label is not `IGNORE` count.
+        """

@@ -1,4 +1,4 @@
-"""CIFAR-10 (Krizhevsky 2009) from its official files, binary or pickled, checked against the official checksums."""
+"""CIFAR-10 (Krizhevsky 2009) from its official files, binary or pickled, verified by the official checksums."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PICKLED = {
 
 
 class Layout(NamedTuple):
-    """A folder's name as the archive unpacks it, and its files in reading order with their digests, test last."""
+    """The folder's name in the official archive, and its files in reading order with their digests, test file last."""
 
     folder: str
     digests: Mapping[str, str]
@@ -50,7 +50,18 @@ LAYOUTS = (Layout("cifar-10-batches-bin", BINARY), Layout("cifar-10-batches-py",
 
 
 def read_cifar10(root: Path, layouts: tuple[Layout, ...] = LAYOUTS) -> Images:
-    """Read either layout; ``root`` is the folder of the files or the one above it."""
+    """Read CIFAR-10 from either of its official layouts.
+
+    Args:
+        root: The folder of the files, or its parent.
+        layouts: The layouts to look for, in this order.
+
+    Returns:
+        The images and labels of both splits.
+
+    Raises:
+        DataError: The files are missing, incomplete or damaged.
+    """
     folder, layout = _find(root, layouts)
     parts = [_decode(folder / name, read_verified(folder / name, digest)) for name, digest in layout.digests.items()]
     images = [torch.from_numpy(pixels).view(-1, 3, 32, 32) for pixels, _ in parts]
@@ -59,7 +70,14 @@ def read_cifar10(root: Path, layouts: tuple[Layout, ...] = LAYOUTS) -> Images:
 
 
 def download_cifar10(root: Path) -> None:
-    """Fetch the pickled layout by torchvision, unless ``root`` holds a complete one already."""
+    """Download the pickled layout with torchvision, unless `root` already holds a complete copy.
+
+    Args:
+        root: Folder to download into.
+
+    Raises:
+        DataError: The download failed.
+    """
     try:
         _find(root, LAYOUTS)
         return

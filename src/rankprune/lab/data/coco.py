@@ -20,16 +20,26 @@ from .sampling import Sampling, evenly
 
 Target = dict[str, Tensor]
 
-# A detection set has images of all sizes; this one stands for them where MACs are counted.
+# The images differ in size; MACs are counted at this one.
 NOMINAL_SIZE = 800
-FILLING = -1  # as an image's id: it does not count
+FILLING = -1  # image id of padding, which does not count in the evaluation
 
 
 class Instances(Samples):
     """One split. An image is floats in [0, 1]; its target holds image_id, boxes (x1, y1, x2, y2), labels and masks.
 
-    Labels are the category ids as they stand (1 to 90 in COCO), 0 is the background. For training, images without an
-    object are left out, and so are crowds and boxes without area within an image.
+    Labels are the category ids as in the file (1 to 90 in COCO); 0 is the background. Training leaves out images
+    without an object, and within an image crowds and boxes without area.
+
+    Args:
+        root: Folder that holds ``annotations/`` and the folders of images.
+        split: "train2017" or "val2017".
+        train: The split is for training.
+        mirror: Flip half of the images horizontally.
+        limit: Use only this many images, evenly spaced; None uses all.
+
+    Raises:
+        DataError: The annotations or images are missing or cannot be used.
     """
 
     def __init__(self, root: Path, split: str, train: bool, mirror: bool, limit: int | None) -> None:
@@ -60,12 +70,36 @@ class Instances(Samples):
         return len(self.images)
 
     def name(self, index: int) -> str:
+        """Return the path of an image.
+
+        Args:
+            index: Index of the sample.
+
+        Returns:
+            Its path.
+        """
         return str(self.folder / self.images[index]["file_name"])
 
     def filling(self, sample: tuple[Tensor, Target]) -> tuple[Tensor, Target]:
+        """Mark a sample as padding by the image id -1.
+
+        Args:
+            sample: (image, target).
+
+        Returns:
+            The marked sample.
+        """
         return sample[0], {**sample[1], "image_id": torch.tensor(FILLING)}
 
     def read(self, index: int) -> tuple[Tensor, Target]:
+        """Read an image and its target.
+
+        Args:
+            index: Index of the sample.
+
+        Returns:
+            (image (3, H, W), target).
+        """
         PIL = need("PIL.Image", "detection", "COCO")
         record = self.images[index]
         with PIL.open(self.name(index)) as file:
@@ -85,7 +119,7 @@ class Instances(Samples):
         return mirrored(image, target) if self.mirror and torch.rand(()) < 0.5 else (image, target)
 
     def truth(self) -> dict[str, Any]:
-        """The annotations of these images, for the evaluation."""
+        """Return the annotations of the images of this split, for the evaluation."""
         chosen = {int(image["id"]) for image in self.images}
         return {
             "images": self.images,
@@ -96,7 +130,16 @@ class Instances(Samples):
 
 
 def masks(segmentations: Sequence[Any], height: int, width: int) -> Tensor:
-    """(N, height, width) of 0 and 1, from polygons or run lengths, compressed or not."""
+    """Decode segmentations: polygons or run lengths, compressed or not.
+
+    Args:
+        segmentations: One per object, as in COCO's annotations.
+        height: Height of the image.
+        width: Width of the image.
+
+    Returns:
+        Masks of 0 and 1, (N, height, width).
+    """
     coding = need("faster_coco_eval.core.mask", "detection", "COCO")
     found = torch.zeros(len(segmentations), height, width, dtype=torch.uint8)
     for i, segmentation in enumerate(segmentations):
@@ -110,14 +153,33 @@ def masks(segmentations: Sequence[Any], height: int, width: int) -> Tensor:
 
 
 def mirrored(image: Tensor, target: Target) -> tuple[Tensor, Target]:
-    """Left to right, pixels, boxes and masks."""
+    """Flip an image and its boxes and masks horizontally.
+
+    Args:
+        image: (3, H, W).
+        target: Its target.
+
+    Returns:
+        The flipped image and target.
+    """
     width, boxes = image.shape[-1], target["boxes"].clone()
     boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
     return image.flip(-1), {**target, "boxes": boxes, "masks": target["masks"].flip(-1)}
 
 
 class CocoData(DecodedData):
-    """``train2017`` to train on and ``val2017`` to test on. Batches are lists of images and of targets."""
+    """COCO with ``train2017`` for training and ``val2017`` for testing. A batch is a list of images and one of targets.
+
+    Args:
+        root: Folder that holds ``annotations/``, ``train2017/`` and ``val2017/``.
+        sampling: Arguments of `Sampling`, except the sizes of the splits.
+        augment: Flip half of the training images.
+        limits: Use only this many (training, test) images; None uses all.
+        workers: Processes that decode images.
+
+    Raises:
+        DataError: The annotations or images are missing, or the splits have different categories.
+    """
 
     metric: ClassVar[str] = "box_ap"
 
@@ -137,10 +199,18 @@ class CocoData(DecodedData):
             raise DataError(f"The categories of train2017 and val2017 of {root} differ: they must be the same.")
         self.train_set, self.test_set, self.workers = train, test, workers
         drawn = Sampling(len(train), len(test), **sampling)
-        # As torchvision's detectors count them: up to the greatest id, and the background.
+        # torchvision's detectors count classes up to the largest id, including the background.
         super().__init__("coco", max(train.categories) + 1, 3, NOMINAL_SIZE, drawn)
 
     @staticmethod
     def collate(samples: list[tuple[Tensor, Target]]) -> Batch:
+        """Collect samples to a batch of two lists, because the images differ in size.
+
+        Args:
+            samples: (image, target) of each sample.
+
+        Returns:
+            (images, targets).
+        """
         images, targets = zip(*samples)
         return list(images), list(targets)

@@ -1,4 +1,4 @@
-"""Samples that are decoded one by one, in worker processes, each with random numbers of its own."""
+"""Data sets whose samples are decoded one by one in worker processes, each with its own random numbers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,56 @@ from .sampling import Sampling, seed_of
 
 
 class Key(NamedTuple):
-    """Which sample, and where in the run it is used: its random numbers depend on nothing else."""
+    """Identifies a sample and its use in the run; the random numbers of the sample depend on nothing else."""
 
-    sample: int  # its index; -1 is filling
+    sample: int  # its index; -1 marks padding
     place: tuple[int, ...] = ()  # (seed, epoch, batch, position in the step, 0); empty in testing
 
 
 class Samples(Dataset):
-    """One split; a sample that cannot be read is returned as its error, to reach the caller as one sentence."""
+    """One split. A sample that cannot be read is returned as a `DataError`, so that the main process can raise it."""
 
     @abstractmethod
     def read(self, index: int) -> Any:
-        """The sample; whatever is random in it is drawn from the global generators."""
+        """Read a sample. Random transforms draw from the global generators.
+
+        Args:
+            index: Index of the sample.
+
+        Returns:
+            The sample.
+        """
 
     @abstractmethod
     def name(self, index: int) -> str:
-        """Its file."""
+        """Return the file of a sample, for messages.
+
+        Args:
+            index: Index of the sample.
+
+        Returns:
+            Its path.
+        """
 
     @abstractmethod
     def filling(self, sample: Any) -> Any:
-        """The sample, marked as one that does not count."""
+        """Mark a sample as padding, which does not count in the evaluation.
+
+        Args:
+            sample: The sample.
+
+        Returns:
+            The marked sample.
+        """
 
     def __getitem__(self, key: Key) -> Any:
         index = max(key.sample, 0)
         try:
-            # torchvision and timm draw from the global generators: give each sample its own, and leave no trace.
+            # torchvision and timm draw from the global generators, so they are seeded per sample and then restored.
             with seeded(seed_of(*key.place)):
                 sample = self.read(index)
         except Exception as error:
-            # Pillow refuses a damaged file in three ways, and in a fourth, of its own, one that claims too many pixels.
+            # Pillow raises one of three built-in errors for a damaged file, and its own for one with too many pixels.
             kind = type(error).__name__
             if not isinstance(error, (OSError, SyntaxError, ValueError)) and kind != "DecompressionBombError":
                 raise
@@ -55,7 +76,7 @@ class Samples(Dataset):
 
 
 class _Steps:
-    """The keys of each batch, made when they are asked for: an epoch may have millions."""
+    """The keys of each batch, created on demand because an epoch may have millions of samples."""
 
     def __init__(self, sampling: Sampling, epoch: int, start_batch: int) -> None:
         self.sampling, self.epoch = sampling, epoch
@@ -68,12 +89,12 @@ class _Steps:
         own = self.sampling.own
         for number, indices in self.batches:
             place = (self.sampling.seed, self.epoch, number)
-            # Five numbers: of four the training loop makes the seeds of dropout and mixup.
+            # Five numbers, because the training loop seeds dropout and mixup with keys of four.
             yield [Key(index, (*place, own.start + i, 0)) for i, index in enumerate(indices[own].tolist())]
 
 
 class DecodedData(DataModule):
-    """Two splits of `Samples`; ``workers`` processes decode."""
+    """A data set of two splits of `Samples`, decoded by ``workers`` processes."""
 
     train_set: Samples
     test_set: Samples
@@ -82,12 +103,33 @@ class DecodedData(DataModule):
     @staticmethod
     @abstractmethod
     def collate(samples: list[Any]) -> Batch:
-        """A batch of samples."""
+        """Combine samples to a batch.
+
+        Args:
+            samples: The samples.
+
+        Returns:
+            The batch.
+        """
 
     def train(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """See `DataModule.train`.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            start_batch: First batch to return.
+
+        Returns:
+            An iterator over the batches.
+        """
         return self._batches(self.train_set, _Steps(self.sampling, epoch, start_batch))
 
     def test(self) -> Iterator[Batch]:
+        """See `DataModule.test`.
+
+        Returns:
+            An iterator over the batches.
+        """
         parts = self.sampling.test_batches(self.batch_size)
         return self._batches(self.test_set, [[Key(index) for index in part.tolist()] for part in parts])
 
@@ -99,7 +141,7 @@ class DecodedData(DataModule):
             num_workers=self.workers,
             pin_memory=torch.cuda.is_available(),
             prefetch_factor=4 if self.workers else None,
-            generator=torch.Generator(),  # else the loader draws its seed from the global one, and resume would differ
+            generator=torch.Generator(),  # otherwise the loader advances the global one, and a resumed run would differ
         )
         try:
             for batch in _start(loader):
@@ -120,10 +162,10 @@ def _collate(collate: Callable[[list[Any]], Batch], items: list[Any]) -> Batch |
 
 
 def _start(loader: DataLoader) -> Iterator[Any]:
-    """Start the workers, without torch's handler that raises wherever the caller is when one dies.
+    """Start the workers without torch's SIGCHLD handler, which raises at an arbitrary point when a worker dies.
 
-    In the midst of a training step that would leave it half done. A loader without a timeout looks after its
-    workers every five seconds that it waits for them, so the death is still noticed, between two batches.
+    Raised in the middle of a training step, the error would leave the step half done. A loader without a timeout checks
+    its workers after every five seconds of waiting, so a death is still noticed, but between two batches.
     """
     number = getattr(signal, "SIGCHLD", None)  # Windows has none
     before = signal.getsignal(number) if number else None

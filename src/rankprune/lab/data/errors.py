@@ -1,4 +1,4 @@
-"""What the data room raises on bad input, and the checksum test that most of it comes from."""
+"""The exception of this room, and reading a file whose checksum is known."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ from pathlib import Path
 
 
 class DataError(ValueError):
-    """Data that cannot be read; the message is one sentence for the user."""
+    """Data that cannot be read. The message is one sentence for the user."""
 
 
 def read_verified(path: Path, digest: str) -> bytes:
-    """The bytes of ``path``, once their ``"algorithm:hex"`` digest is found right."""
+    """Read a file and verify its checksum.
+
+    Args:
+        path: The file.
+        digest: The expected digest, as ``"algorithm:hex"``.
+
+    Returns:
+        The bytes of the file.
+
+    Raises:
+        DataError: The file is missing, unreadable or has another digest.
+    """
     try:
         raw = path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The embedded slice of Fashion-MNIST (Xiao et al. 2017): 12,000 + 2,000 images of 28x28 grey pixels."""
+"""The embedded subset of Fashion-MNIST (Xiao et al. 2017): 12,000 + 2,000 gray images of 28x28 pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,18 @@ TRAIN, TEST, SIZE = 12_000, 2_000, 28
 
 
 def read_fashion(file: Path = FILE, digest: str = DIGEST) -> Images:
-    """The layout is that of ``embedded/make.py``, which also says how the images were chosen."""
+    """Read the embedded subset. `embedded/make.py` defines the file's layout and which images were chosen.
+
+    Args:
+        file: The compressed file.
+        digest: Its expected checksum.
+
+    Returns:
+        The images and labels of both splits.
+
+    Raises:
+        DataError: The file is missing or damaged.
+    """
     raw = np.frombuffer(bytearray(lzma.decompress(read_verified(file, digest))), np.uint8)
     cuts = np.cumsum([TRAIN * SIZE * SIZE, TRAIN, TEST * SIZE * SIZE])
     train_images, train_labels, test_images, test_labels = np.split(raw, cuts)

@@ -1,4 +1,4 @@
-"""Pictures made of nothing, in the layouts of real data sets: the same code reads them where no data are at hand."""
+"""Generated images in the layouts of real data sets, for tests and trials of the readers without the data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ import numpy as np
 
 from rankprune._util import need
 
-_SIDES = (96, 128)  # shorter and longer
+_SIDES = (96, 128)  # pixels of the shorter and the longer side
 
 
 def write_image_folder(root: Path, classes: int = 10, train: int = 4, test: int = 2, seed: int = 0) -> Path:
-    """``train`` and ``test`` JPEG files a class below ``root``; each class has a colour of its own."""
+    """Write an image folder of JPEG files in which each class has its own colour.
+
+    Args:
+        root: Folder to write into.
+        classes: Number of classes.
+        train: Training images per class.
+        test: Test images per class.
+        seed: Seed of the noise in the images.
+
+    Returns:
+        `root`.
+    """
     random = np.random.default_rng(seed)
     for split, count in (("train", train), ("val", test)):
         for label in range(classes):
@@ -26,9 +37,19 @@ def write_image_folder(root: Path, classes: int = 10, train: int = 4, test: int 
 
 
 def write_coco(root: Path, train: int = 8, test: int = 4, seed: int = 0) -> Path:
-    """``train`` and ``test`` pictures of filled boxes and triangles on noise, with COCO's annotations.
+    """Write images of filled boxes and triangles on noise, with annotations in COCO's format.
 
-    A box is category 1, its mask a polygon; a triangle category 3, its mask run lengths. Ids have gaps, as in COCO.
+    A box is category 1 with a polygon as its mask; a triangle is category 3 with run lengths. The category ids have a
+    gap, as in COCO.
+
+    Args:
+        root: Folder to write into; it must not exist yet.
+        train: Number of training images.
+        test: Number of test images.
+        seed: Seed of the shapes and the noise.
+
+    Returns:
+        `root`.
     """
     random = np.random.default_rng(seed)
     (root / "annotations").mkdir(parents=True)
@@ -76,7 +97,14 @@ def write_coco(root: Path, train: int = 8, test: int = 4, seed: int = 0) -> Path
 
 
 def run_lengths(mask: np.ndarray) -> list[int]:
-    """COCO's uncompressed code: lengths of runs of 0 and 1 in turn, from 0, down the columns."""
+    """Encode a mask as COCO's uncompressed run lengths.
+
+    Args:
+        mask: Booleans, (height, width).
+
+    Returns:
+        Lengths of alternating runs of 0 and 1 in column order; the first run is of zeros and may be empty.
+    """
     flat = mask.T.reshape(-1).astype(np.int8)
     ends = np.flatnonzero(np.diff(flat)) + 1
     edges = np.concatenate([[0], ends, [flat.size]])

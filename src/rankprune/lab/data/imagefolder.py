@@ -1,4 +1,4 @@
-"""Folders of images, one subfolder a class, by torchvision, with the usual ImageNet transforms."""
+"""Image folders with one subfolder per class, read by torchvision with the usual ImageNet transforms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from .sampling import Sampling, evenly
 
 
 class Folder(Samples):
-    """One split."""
+    """One split of an image folder.
+
+    Args:
+        folder: Folder with one subfolder per class.
+        transform: Maps a Pillow image to a tensor.
+        limit: Use only this many images, evenly spaced; None uses all.
+
+    Raises:
+        DataError: `folder` is not an image folder.
+    """
 
     def __init__(self, folder: Path, transform: Any, limit: int | None) -> None:
         datasets = need("torchvision.datasets", "vision", "An image folder")
@@ -36,18 +45,58 @@ class Folder(Samples):
         return len(self.samples)
 
     def read(self, index: int) -> tuple[Tensor, int]:
+        """Read and transform an image.
+
+        Args:
+            index: Index of the sample.
+
+        Returns:
+            (image (3, H, W), label).
+        """
         path, label = self.samples[index]
         return self.transform(self.load(path)), label
 
     def name(self, index: int) -> str:
+        """Return the path of an image.
+
+        Args:
+            index: Index of the sample.
+
+        Returns:
+            Its path.
+        """
         return self.samples[index][0]
 
     def filling(self, sample: tuple[Tensor, int]) -> tuple[Tensor, int]:
+        """Mark a sample as padding by the label `IGNORE`.
+
+        Args:
+            sample: (image, label).
+
+        Returns:
+            The marked sample.
+        """
         return sample[0], IGNORE
 
 
 class FolderData(DecodedData):
-    """``root/train`` and ``root/val`` (or ``root/test``)."""
+    """The image folders ``root/train`` and ``root/val`` (or ``root/test``).
+
+    Args:
+        root: The folder that holds both splits.
+        image_size: Height and width of the images after cropping.
+        sampling: Arguments of `Sampling`, except the sizes of the splits.
+        statistics: Data set whose mean and std normalize the images.
+        augment: Augment the training images.
+        limits: Use only this many (training, test) images; None uses all.
+        workers: Processes that decode images.
+        policy: RandAugment policy of timm, or None.
+        erase: Probability of random erasing.
+        interpolation: Interpolation of resizing.
+
+    Raises:
+        DataError: A folder is missing, or the splits have different classes.
+    """
 
     def __init__(
         self,
@@ -80,13 +129,24 @@ class FolderData(DecodedData):
 
     @staticmethod
     def collate(samples: list[tuple[Tensor, int]]) -> Batch:
+        """Stack samples to a batch.
+
+        Args:
+            samples: (image, label) of each sample.
+
+        Returns:
+            (images (N, 3, H, W), labels (N,)).
+        """
         images, labels = zip(*samples)
         return torch.stack(images), torch.tensor(labels)
 
 
 def _transforms(size: int, statistics: str, policy: str | None, erase: float, interpolation: str) -> tuple[Any, Any]:
-    """(for testing, for training): centre crop, in the usual proportion 224 : 256; random resized crop and mirror,
-    and where asked for RandAugment before and erasing after."""
+    """Return the transforms for testing and training.
+
+    Testing resizes and takes the center crop in the usual proportion 224 : 256. Training takes a random resized crop
+    and flip, with optional RandAugment before the conversion to a tensor and random erasing after it.
+    """
     T = need("torchvision.transforms", "vision", "An image folder")
     if size < 1:
         raise DataError(f"image_size={size} must be at least 1.")

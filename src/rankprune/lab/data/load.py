@@ -1,4 +1,4 @@
-"""``load_data``: a data set by name, behind the one interface."""
+"""Opening a data set by its name."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _NAMES = ("cifar10", "coco", "fashion", "imagefolder")
 
 
 def list_data() -> list[str]:
+    """Return the names that `load_data` accepts."""
     return list(_NAMES)
 
 
@@ -44,15 +45,36 @@ def load_data(
     workers: int = 0,
     download: bool = False,
 ) -> DataModule:
-    """Open ``"fashion"`` (embedded), ``"cifar10"``, ``"imagefolder"`` or ``"coco"`` (these in the folder ``root``).
+    """Open a data set by name.
 
-    ``image_size``: 28 or 14 for fashion, 32 or 16 for cifar10, any (224) for imagefolder, none for coco.
-    ``batch_size`` counts one rank's samples. ``normalize`` takes another data set's mean and std ("cifar10",
-    "fashion", "imagenet"), as weights trained with them need. ``rand_augment`` (a policy of timm's), ``erase`` (a
-    chance) and ``interpolation`` are of an imagefolder. The limits keep so many images, spread over the set.
-    ``holdout`` tests on so many images of cifar10's or fashion's training set instead of the test set, and does not
-    train on them: for choosing settings. ``repeats`` and ``steps_per_epoch`` are explained at `Sampling`. ``workers``
-    decode an imagefolder or coco; ``download`` fetches a missing cifar10 (call it on one rank first).
+    Args:
+        name: "fashion" (embedded), "cifar10", "imagefolder" or "coco".
+        root: Folder of the data set; needed for all but fashion.
+        image_size: 28 or 14 for fashion, 32 or 16 for cifar10, any (default 224) for imagefolder; not for coco.
+        batch_size: Samples per step on one rank.
+        seed: Seed of the order of samples and of augmentation.
+        augment: Augment the training images (random crop and flip).
+        rand_augment: A RandAugment policy of timm, such as "rand-m9-mstd0.5-inc1"; imagefolder only.
+        erase: Probability of random erasing; imagefolder only.
+        interpolation: Interpolation of resizing; imagefolder only.
+        repeats: Repeated augmentation, see `Sampling`.
+        steps_per_epoch: Length of an epoch in steps, see `Sampling`.
+        normalize: Normalize with the mean and std of another data set ("cifar10", "fashion" or "imagenet"), for weights
+            that were trained with them.
+        limit_train: Use only this many training images, evenly spaced over the set.
+        limit_test: Use only this many test images, evenly spaced over the set.
+        holdout: Test on this many training images of cifar10 or fashion instead of the test set, and do not train on
+            them; for choosing hyper-parameters.
+        rank: Index of this process.
+        world_size: Number of processes.
+        workers: Processes that decode the images of imagefolder or coco.
+        download: Download cifar10 if it is missing; call it on one rank first.
+
+    Returns:
+        The opened data set.
+
+    Raises:
+        DataError: The name is unknown, an argument does not apply to the data set, or its files cannot be read.
     """
     if name not in _NAMES:
         nearest = difflib.get_close_matches(name, _NAMES, n=1, cutoff=0.0)[0]

@@ -1,4 +1,4 @@
-"""Which samples make which batch: a pure function of (seed, epoch, batch, rank), so any batch can be made alone."""
+"""Which samples form which batch: a pure function of (seed, epoch, batch, rank), so each batch can be made alone."""
 
 from __future__ import annotations
 
@@ -12,17 +12,43 @@ from .errors import DataError
 
 
 def seed_of(*key: int) -> int:
-    """One well-mixed 63-bit seed of a tuple of non-negative integers."""
-    # The length goes in too, for SeedSequence takes (1, 2) and (1, 2, 0) for the same.
+    """Hash a tuple of integers to a seed.
+
+    Args:
+        *key: Non-negative integers.
+
+    Returns:
+        A well-mixed 63-bit seed.
+    """
+    # The length is part of the key because SeedSequence treats (1, 2) and (1, 2, 0) as equal.
     return int(np.random.SeedSequence((len(key), *key)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def generator(*key: int) -> torch.Generator:
+    """Create a generator that is seeded by a tuple of integers.
+
+    Args:
+        *key: Non-negative integers.
+
+    Returns:
+        The CPU generator.
+    """
     return torch.Generator().manual_seed(seed_of(*key))
 
 
 def evenly(size: int, limit: int | None) -> Tensor:
-    """``limit`` indices spread over ``range(size)``, so that a sorted folder still gives every class."""
+    """Return evenly spaced indices, so that a folder sorted by class still gives every class.
+
+    Args:
+        size: Number of samples.
+        limit: Number of indices; None returns all.
+
+    Returns:
+        The indices, ascending.
+
+    Raises:
+        DataError: `limit` is below 1.
+    """
     if limit is None or limit >= size:
         return torch.arange(size)
     if limit < 1:
@@ -32,15 +58,25 @@ def evenly(size: int, limit: int | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Batches over ``world_size`` ranks; ``batch_size`` counts the samples of one rank.
+    """Batches over `world_size` ranks.
 
-    The ranks' batches of one step together are the batch that a single process with ``world_size * batch_size``
-    would have drawn. Training drops the samples left over from the last full step; testing keeps every sample, and
-    where the ranks' shares differ the shorter ones are filled up with the index -1.
+    The ranks' batches of a step together are the batch that a single process with ``world_size * batch_size`` would
+    have drawn. Training drops the samples that do not fill the last step. Testing keeps every sample; where the ranks'
+    shares differ in size, the smaller ones are padded with the index -1.
 
-    With ``repeats`` each image comes so many times in a row and a pass ends after as many samples as ever: repeated
-    augmentation (Hoffer et al. 2020), as timm samples it. ``steps`` cuts the stream of passes into epochs of so many
-    batches instead of one pass each.
+    Args:
+        train_size: Training samples, over all ranks.
+        test_size: Test samples, over all ranks.
+        batch_size: Samples per step on one rank.
+        seed: Seed of the order.
+        rank: Index of this process.
+        world_size: Number of processes.
+        repeats: Each image is drawn this many times in a row, and a pass still has as many samples as the training
+            set: repeated augmentation (Hoffer et al. 2020), as timm implements it.
+        steps: Length of an epoch in batches; by default an epoch is one pass over the training set.
+
+    Raises:
+        DataError: A value is out of range, or there are too few images.
     """
 
     train_size: int
@@ -65,7 +101,7 @@ class Sampling:
                 f"{self.train_size} training and {self.test_size} test images are too few "
                 f"for {self.world_size} process(es): raise the limit."
             )
-        # A run on fewer images than a batch (a smoke run) takes them all as its one batch.
+        # With fewer images than a batch (as in a smoke run), an epoch is one batch of all of them.
         object.__setattr__(self, "batch_size", min(self.batch_size, self.train_size // self.world_size))
 
     @property
@@ -75,6 +111,7 @@ class Sampling:
 
     @property
     def batches_per_epoch(self) -> int:
+        """Steps in one epoch."""
         return self._batches_per_pass if self.steps is None else self.steps
 
     @property
@@ -87,7 +124,18 @@ class Sampling:
         return slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
 
     def train_batches(self, epoch: int, start_batch: int = 0) -> list[tuple[int, Tensor]]:
-        """(number, the indices of all ranks) for each step of the epoch from ``start_batch`` on."""
+        """Return the steps of an epoch.
+
+        Args:
+            epoch: Number of the epoch, from 0.
+            start_batch: First step to return.
+
+        Returns:
+            (number of the step, sample indices of all ranks (step_size,)) for each step.
+
+        Raises:
+            DataError: There is no such epoch or step.
+        """
         if epoch < 0 or not 0 <= start_batch <= self.batches_per_epoch:
             raise DataError(
                 f"Epoch {epoch} from batch {start_batch} was asked for, of epochs 0, 1, ... "
@@ -104,14 +152,21 @@ class Sampling:
         return found
 
     def _pass(self, number: int) -> Tensor:
-        """The steps of one pass through the images, (steps, samples of a step)."""
+        """The steps of one pass over the training set, (steps, step_size)."""
         order = torch.randperm(self.train_size, generator=generator(self.seed, number))
         if self.repeats > 1:
             order = order.repeat_interleave(self.repeats)
         return order[: self._batches_per_pass * self.step_size].view(-1, self.step_size)
 
     def test_batches(self, batch_size: int) -> list[Tensor]:
-        """This rank's test indices, as many on every rank, -1 where there is no sample."""
+        """Return this rank's test indices in batches, equally many on every rank.
+
+        Args:
+            batch_size: Largest size of a batch.
+
+        Returns:
+            The batches of indices; -1 marks padding.
+        """
         share = -(-self.test_size // self.world_size)
         mine = torch.arange(share) * self.world_size + self.rank
         mine[mine >= self.test_size] = -1

@@ -1,1 +1,1 @@
-"""CallbackList processes in one run: who they are, how the model is wrapped, and whether their masks agree."""
+"""Several processes in one run: their ranks, how the model is wrapped, and whether their masks agree."""

@@ -13,7 +13,14 @@ from .world import World
 
 
 def digest(sparsifier: Sparsifier) -> int:
-    """A 63-bit digest of step, budgets and masks; for sharded masks, of their counts."""
+    """Hash the step, the budgets and the masks; of sharded masks, their counts.
+
+    Args:
+        sparsifier: The sparsifier of this process.
+
+    Returns:
+        A 63-bit digest.
+    """
     text = hashlib.blake2b(digest_size=8)
     text.update(str([sparsifier.step, *(group.budget for group in sparsifier.groups)]).encode())
     for layer in sparsifier.layers:
@@ -23,13 +30,22 @@ def digest(sparsifier: Sparsifier) -> int:
 
 
 def check_masks_agree(sparsifier: Sparsifier | None, world: World, where: str) -> None:
-    """Raise on every process if the masks of one differ from the main process's."""
+    """Raise on every process if the masks of any process differ from the main process's.
+
+    Args:
+        sparsifier: The sparsifier of this process, or None in a dense run.
+        world: The processes of the run.
+        where: Folder of the run, for the message.
+
+    Raises:
+        MasksDiffer: The masks differ.
+    """
     if sparsifier is None or world.size == 1:
         return
     found = world.all_gather_int(digest(sparsifier))
     if other := [rank for rank, number in enumerate(found) if number != found[0]]:
         raise MasksDiffer(
             f"The masks of process {other[0]} are not those of process 0 at step {sparsifier.step} of {where}: "
-            "go on from there with --resume, and if it happens again look at that process's machine.",
+            "continue with --resume, and if it happens again check the machine of that process.",
             already_reported=not world.main,
         )

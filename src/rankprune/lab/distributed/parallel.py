@@ -1,4 +1,4 @@
-"""A model over several processes: whole copies (DDP) or shards of every layer (FSDP2), and its state in one piece."""
+"""A model on several processes, replicated (DDP) or sharded (FSDP2), and its full state dict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,18 @@ from .world import World
 
 
 def share_data(data: DataModule, world: World) -> DataModule:
-    """The same batches, cut into equal parts: what is trained on does not depend on the number of processes."""
+    """Split each batch equally over the processes, so that training does not depend on their number.
+
+    Args:
+        data: A data set opened for one process.
+        world: The processes of the run.
+
+    Returns:
+        The data set with this rank's part of each batch.
+
+    Raises:
+        DataError: The batch size is not a multiple of the number of processes.
+    """
     sampling = data.sampling
     if sampling.world_size == world.size:
         return data
@@ -36,16 +47,30 @@ def share_data(data: DataModule, world: World) -> DataModule:
 
 
 def copies(model: nn.Module, world: World) -> nn.Module:
-    """The model as DDP trains it. Its buffers stay each process's own until they are asked for."""
+    """Wrap a model in DDP. Its buffers are not synchronized in the forward pass; see `World.share_buffers`.
+
+    Args:
+        model: The model.
+        world: The processes of the run.
+
+    Returns:
+        The wrapped model, or the model itself in a single process.
+    """
     if world.size == 1:
         return model
     known = inspect.signature(DistributedDataParallel).parameters
-    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its older name
+    option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # old name
     return DistributedDataParallel(model, **{option: False})  # type: ignore[arg-type]
 
 
 def shard(model: nn.Module, world: World, device: torch.device) -> None:
-    """FSDP2 in place: each block gathered by itself when its turn comes, the rest with the root."""
+    """Apply FSDP2 in place: each block is a unit of its own, and the remaining layers belong to the root.
+
+    Args:
+        model: The model.
+        world: The processes of the run.
+        device: Device of this process.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -56,7 +81,7 @@ def shard(model: nn.Module, world: World, device: torch.device) -> None:
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost elements of sequences that hold weights: residual blocks, encoder layers, layers of a chain."""
+    """The outermost elements of sequences and lists that have weights: residual blocks, encoder layers, layers."""
     for child in module.children():
         listed = isinstance(module, (nn.Sequential, nn.ModuleList))
         if listed and not isinstance(child, (nn.Sequential, nn.ModuleList)):
@@ -67,7 +92,15 @@ def _blocks(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def syncing(wrapped: nn.Module, now: bool) -> AbstractContextManager[Any]:
-    """Gradients of all processes are averaged in the backward pass within the block, or (False) add up on each."""
+    """Decide whether the backward pass within the block averages gradients over the processes.
+
+    Args:
+        wrapped: The model as DDP or FSDP2 wraps it.
+        now: Average them now; otherwise each process accumulates its own.
+
+    Returns:
+        A context manager for the block.
+    """
     if isinstance(wrapped, DistributedDataParallel):
         return nullcontext() if now else wrapped.no_sync()
     sharded: Any = wrapped
@@ -77,7 +110,15 @@ def syncing(wrapped: nn.Module, now: bool) -> AbstractContextManager[Any]:
 
 
 def whole(value: Any, keep: bool = True) -> Any:
-    """Sharded tensors in one piece on the CPU where `keep`, gone elsewhere; one at a time, by all processes."""
+    """Gather sharded tensors to full tensors, one at a time. All processes must call it.
+
+    Args:
+        value: A tensor, or mappings and lists of tensors and other values.
+        keep: Keep the gathered tensors, on the CPU; otherwise they become None, to save memory.
+
+    Returns:
+        The same structure with full tensors.
+    """
     if isinstance(value, Mapping):
         return {key: whole(item, keep) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -89,12 +130,23 @@ def whole(value: Any, keep: bool = True) -> Any:
 
 
 def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Into a model that may be sharded, from a state in one piece."""
+    """Load a full state dict into a model that may be sharded.
+
+    Args:
+        model: The model.
+        state: The full state dict.
+    """
     like = model.state_dict()
     model.load_state_dict({key: _placed(value, like.get(key)) for key, value in state.items()})
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load a full state dict into an optimizer whose parameters may be sharded.
+
+    Args:
+        optimizer: The optimizer.
+        state: The full state dict.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     placed = {
         index: {key: _placed(value, parameters[index]) for key, value in entries.items()}

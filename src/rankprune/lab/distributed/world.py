@@ -1,4 +1,4 @@
-"""The processes of one run, as started by torchrun, or a single one; and the collectives they need."""
+"""The processes of a run, as started by torchrun (or a single one), and the collectives they need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOST = ("closed by peer", "reset by peer", "timed out", "timeout", "connection 
 
 @dataclass(frozen=True)
 class World:
-    """This process among those of its run. With a single process every collective is a no-op."""
+    """The rank of this process in its run. With a single process every collective is a no-op."""
 
     rank: int = 0
     size: int = 1
@@ -36,15 +36,36 @@ class World:
         return self.rank == 0
 
     def max(self, *values: int) -> list[int]:
-        """The maximum of each value over all processes."""
+        """Return the maximum of each value over all processes.
+
+        Args:
+            *values: Integers of this process.
+
+        Returns:
+            One maximum per value.
+        """
         return list(values) if self.size == 1 else self._reduced(values, torch.int64, dist.ReduceOp.MAX)
 
     def sum(self, *values: float) -> list[float]:
-        """The sum of each value over all processes."""
+        """Return the sum of each value over all processes.
+
+        Args:
+            *values: Numbers of this process.
+
+        Returns:
+            One sum per value.
+        """
         return list(values) if self.size == 1 else self._reduced(values, torch.float64, dist.ReduceOp.SUM)
 
     def mean(self, value: Tensor) -> Tensor:
-        """The mean over all processes, on the value's device and without waiting for it."""
+        """Return the mean over all processes, without synchronizing the device.
+
+        Args:
+            value: A tensor of this process.
+
+        Returns:
+            The mean, on the same device.
+        """
         if self.size == 1:
             return value
         value = value.clone()
@@ -52,7 +73,14 @@ class World:
         return value / self.size
 
     def all_gather_int(self, number: int) -> list[int]:
-        """The numbers of all processes, by rank."""
+        """Gather one integer of each process.
+
+        Args:
+            number: The integer of this process.
+
+        Returns:
+            The integers, by rank.
+        """
         if self.size == 1:
             return [number]
         found = torch.zeros(self.size, dtype=torch.int64)
@@ -61,7 +89,14 @@ class World:
         return found.tolist()
 
     def broadcast(self, content: bytes) -> bytes:
-        """The main process's bytes, on every process."""
+        """Send the main process's bytes to every process.
+
+        Args:
+            content: The bytes; ignored on the other processes.
+
+        Returns:
+            The main process's bytes.
+        """
         if self.size == 1:
             return content
         length = torch.tensor([len(content)])
@@ -74,7 +109,14 @@ class World:
         return content if self.main else buffer.numpy().tobytes()
 
     def all_gather(self, content: bytes) -> list[bytes]:
-        """The bytes of all processes, by rank, on every process."""
+        """Gather the bytes of all processes on every process.
+
+        Args:
+            content: The bytes of this process.
+
+        Returns:
+            The bytes, by rank.
+        """
         if self.size == 1:
             return [content]
         found = []
@@ -87,7 +129,17 @@ class World:
         return found
 
     def on_main(self, work: Callable[[], Any]) -> Any:
-        """Run `work` on the main process only; every process gets its result (plain values) or its exception."""
+        """Run a function on the main process only, and share its result or exception with every process.
+
+        Args:
+            work: Returns plain values that JSON can hold.
+
+        Returns:
+            The result of `work`.
+
+        Raises:
+            MainProcessFailed: On the other processes, if `work` raised on the main process.
+        """
         if self.size == 1:
             return work()
         if not self.main:
@@ -106,7 +158,11 @@ class World:
 
     @contextlib.contextmanager
     def first_on_each_machine(self) -> Iterator[None]:
-        """One process per machine runs the block before the others, so that it alone downloads."""
+        """Let one process per machine run the block before the others, so that only it downloads.
+
+        Yields:
+            Nothing.
+        """
         if self.size > 1 and self.local_rank:
             dist.barrier(group=self.control)
         yield
@@ -114,12 +170,16 @@ class World:
             dist.barrier(group=self.control)
 
     def barrier(self) -> None:
-        """Wait for all processes: one that exits while gloo still holds tensors is aborted."""
+        """Wait for all processes. A process that exits while gloo still holds tensors would be aborted."""
         if self.size > 1:
             dist.barrier(group=self.control)
 
     def share_buffers(self, model: nn.Module) -> None:
-        """Broadcast the main process's running statistics; in training each process keeps its own."""
+        """Broadcast the main process's running statistics; during training each process keeps its own.
+
+        Args:
+            model: The model whose buffers are overwritten.
+        """
         for buffer in model.buffers() if self.size > 1 else ():
             dist.broadcast(buffer, 0)
 
@@ -130,7 +190,7 @@ class World:
 
 
 def world_from_environment() -> World:
-    """Rank and world size from the environment, before the process group exists."""
+    """Return rank and world size before the process group exists, from torchrun's environment variables."""
     if dist.is_available() and dist.is_initialized():
         return World(dist.get_rank(), dist.get_world_size())
     if "RANK" not in os.environ:
@@ -139,7 +199,17 @@ def world_from_environment() -> World:
 
 
 def join(device: str = "auto") -> World:
-    """Join the process group that torchrun (or the caller, by `init_process_group`) has set up, if any."""
+    """Join the process group that torchrun, or the caller by `init_process_group`, has set up, if any.
+
+    Args:
+        device: Device of the recipe; NCCL is used unless it is a CPU.
+
+    Returns:
+        The world of this process.
+
+    Raises:
+        RunError: The timeout in the environment is not a number of seconds.
+    """
     if not dist.is_available():
         return World()
     if not dist.is_initialized():
@@ -157,12 +227,20 @@ def join(device: str = "auto") -> World:
 
 
 def leave() -> None:
+    """Destroy the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def is_lost_peer(error: BaseException) -> bool:
-    """Whether an exception says that another process no longer answers."""
+    """Whether an exception means that another process no longer responds.
+
+    Args:
+        error: What a collective raised.
+
+    Returns:
+        True for connection errors and timeouts of gloo and NCCL.
+    """
     if isinstance(error, getattr(dist, "DistError", ())):
         return True
     text = str(error).lower()

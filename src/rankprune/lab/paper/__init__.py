@@ -1,1 +1,1 @@
-"""The paper, regenerated: its tables and figures beside our own runs. `rankprune paper list`."""
+"""The paper's tables and figures, regenerated from our own runs. `rankprune paper list`."""

@@ -1,4 +1,4 @@
-"""The paper's figures, and one of accuracy against sparsity, drawn from the records."""
+"""The paper's figures and accuracy against sparsity, drawn from the records."""
 
 from __future__ import annotations
 
@@ -22,22 +22,31 @@ from .tables_ours import ERK, KINDS, at_lambda, net, plain_runs
 
 
 class Point(NamedTuple):
+    """A point of a curve."""
+
     x: float
     y: float
-    error: float | None  # standard error of y; None of one run
+    error: float | None  # standard error of y; None for a single run
 
 
-Measure = tuple[Value, str]  # a value of a result, and what the axis calls it
+Measure = tuple[Value, str]  # a value of a result, and the label of its axis
 Curves = Mapping[str, Sequence[Point]]
 _REGIME = ("cifar10-long-vgg", 99.5)
-_LENGTHS = (None, 10)  # epochs: the recipe's 40, and what is drawn until they have been run
+_LENGTHS = (None, 10)  # epochs: the recipe's 40; until such runs exist, 10
 _ACCURACY, _RANK = "test accuracy (%)", "δ-rank / full rank, δ = 0.1"
 _SURVIVAL = "grown weights left\nafter 10 updates (%)"
 _TITLES = {"resnet20": "ResNet-20", "vgg": "small VGG"}
 
 
 def write(results: Path) -> list[Path]:
-    """All that the records have something for, into figures/ beside them, each by the name of its table."""
+    """Draw every figure that has records, into figures/ beside them.
+
+    Args:
+        results: Folder that holds queue.yaml and records/.
+
+    Returns:
+        The files, named like their tables.
+    """
     records = Records(results / "records")
     queue = read_queue(results / "queue.yaml", records)
     short = Evidence(queue, records, lambda run: not is_long(run) and not is_tuning(run))
@@ -81,7 +90,7 @@ def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
         for label, settings in kinds.items():
             curve = by_ratio(evidence, *_REGIME, settings, epochs)
             if not any(ratio and evidence.records_of(runs) for ratio, runs in curve.items()):
-                continue  # the point without a rank term is no curve
+                continue  # the run without a rank term alone is not a curve
             for ratio, runs in curve.items():
                 for value, name in measures:
                     if (point := _point(evidence, runs, ratio, value)) is not None:
@@ -116,7 +125,7 @@ def _by_net(
     evidence: Evidence, planned: Sequence[Run], value: Value,
     where: Callable[[Evidence, list[Run]], float | None],
 ) -> dict[str, Curves]:  # fmt: skip
-    """For each small net: a curve a method over the sparsities it was run at."""
+    """For each small network, one curve per method over its sparsities."""
     found: dict[str, dict[str, list[Point]]] = {}
     for run in planned:
         if run.percent is None:
@@ -147,10 +156,10 @@ def _against_lambda(evidence: Evidence, value: Value) -> Curves:
 
 
 def _panels(figure: Any, panels: Mapping[str, Curves], dress: Callable[[Any, str], None]) -> None:
-    """A chart for each name, curves of one label alike in all."""
+    """One chart per name; curves with the same label look the same in all charts."""
     drawn = figure.subplots(1, len(panels), squeeze=False)[0]
     found = dict.fromkeys(label for curves in panels.values() for label in curves)
-    labels = sorted(found, key=lambda label: label != "RPG")  # the paper's own has the same look in all
+    labels = sorted(found, key=lambda label: label != "RPG")  # RPG first, so that it looks the same in all figures
     look = dict(zip(labels, line_styles([method_of(label) for label in labels])))
     for axes, (name, curves) in zip(drawn, panels.items()):
         for label in labels:

@@ -1,4 +1,4 @@
-"""What RPG's growth comes to: how much of it the rank term chooses, and how much is there an update later."""
+"""Measures RPG's growth: how much of it the rank term decides, and how much survives the next update."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from rankprune.methods.rpg import RPG
 from .runs import Run
 
 TASK, PERCENT = "cifar10-cpu-vgg", 99.5
-# The authors' λ at 98 %; one that has a say beside the task; their ΔT; and with time for what is grown.
+# The authors' λ at 98 %; a λ large enough to matter beside the task gradient; the authors' ΔT; and a grace period for
+# grown weights.
 CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("rpg", {"method.lam": 4}),
     ("rpg", {"method.lam": 64}),
@@ -34,17 +35,25 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @dataclass
 class Watch(Extra):
-    """Looks on when an update of RPG begins, and reserves nothing. What an update grew is seen at the next."""
+    """Observes each update of RPG when it begins, and reserves nothing. Growth is counted at the following update."""
 
-    grown: int = 0
-    survived: int = 0  # the next update
-    compared: int = 0  # places the rank term had a say in, as many as the update before grew
-    alike: int = 0  # of them: chosen without it as well
-    sizes: list[float] = field(default_factory=list)  # λ · rank gradient over task gradient, root mean squares
+    grown: int = 0  # weights grown so far
+    survived: int = 0  # of these, still active after the next update
+    compared: int = 0  # weights grown in layers that have a rank term
+    alike: int = 0  # of these, also grown without the rank term
+    sizes: list[float] = field(default_factory=list)  # RMS of λ · rank gradient / RMS of task gradient, per layer
     _masks: dict[PrunableLayer, Tensor] = field(default_factory=dict)
     _born: dict[PrunableLayer, Tensor] = field(default_factory=dict)
 
     def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
+        """Observe the masks and gradients of a group.
+
+        Args:
+            group: The group that is about to be updated.
+
+        Returns:
+            An empty mapping.
+        """
         if group.step:
             for layer in group.layers:
                 self._look(layer)
@@ -75,7 +84,16 @@ class Watch(Extra):
 
 
 def growth(data: str | None, embedded: bool, budget: tuple[str, ...] = ("epochs=4",)) -> dict[str, Any]:
-    """Train each case and watch it."""
+    """Train each case and observe its growth.
+
+    Args:
+        data: Folder of CIFAR-10, if there is one.
+        embedded: Use the embedded images instead.
+        budget: Overrides of the recipes.
+
+    Returns:
+        The statistics of each case.
+    """
     found = []
     for method, settings in CASES:
         run = Run(TASK, method, PERCENT, tuple(settings.items()), budget=budget)

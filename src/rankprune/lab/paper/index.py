@@ -1,4 +1,4 @@
-"""All tables by name, and the files they are rendered to."""
+"""All tables by name, and rendering them to files."""
 
 from __future__ import annotations
 
@@ -35,12 +35,24 @@ TABLES: dict[str, Callable[[Evidence, Scale], Table]] = {
     "conditions": tables_ours.conditions,
     "growth": tables_ours.growth,
 }
-# Which runs a table is about; all others are of neither kind.
+# The runs that belong to these tables. All other tables use the runs that belong to none of them.
 _REGIMES: dict[str, Callable[[Run], bool]] = {"long": tables_long.is_long, "tuning": tables_long.is_tuning}
 
 
 def build(name: str, results: Path, scale: Scale = "cpu") -> Table:
-    """A table from the records that are there."""
+    """Build a table from the records so far.
+
+    Args:
+        name: One of `TABLES`.
+        results: Folder that holds queue.yaml and records/.
+        scale: "cpu" for the queue's runs, "full" for the paper's own networks and lengths.
+
+    Returns:
+        The table.
+
+    Raises:
+        RecipeError: There is no such table, or the queue is invalid.
+    """
     if name not in TABLES:
         raise RecipeError(f"The paper has no table {name!r}: {nearest(name, TABLES)}")
     records = Records(results / "records")
@@ -50,7 +62,15 @@ def build(name: str, results: Path, scale: Scale = "cpu") -> Table:
 
 
 def render(results: Path, scale: Scale = "cpu") -> list[Path]:
-    """Every table as a file; written anew, since the records are what lasts."""
+    """Write every table to tables/. The files are overwritten; the records are the source.
+
+    Args:
+        results: Folder that holds queue.yaml and records/.
+        scale: "cpu" or "full"; of the latter, only tables with finished runs are written.
+
+    Returns:
+        The files.
+    """
     folder, written = results / "tables", []
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +83,7 @@ def render(results: Path, scale: Scale = "cpu") -> list[Path]:
 
 
 def full_queue() -> Queue:
-    """The real recipes of every row of the paper, table by table; recipes that are not there are left out later."""
+    """Return the full-scale runs of every row of the paper, table by table. Some of them may have no recipe."""
     data, runs = numbers(), []
     for name in ("cifar10", "imagenet", "deit"):
         for net in data[name]["nets"].values():

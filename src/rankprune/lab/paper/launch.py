@@ -1,4 +1,4 @@
-"""The real recipes on the GPUs that are there, each by torchrun."""
+"""Runs the full-scale recipes on the GPUs of this machine, each with torchrun."""
 
 from __future__ import annotations
 
@@ -22,22 +22,54 @@ from .work import Paths, describe
 
 
 def command(run: Run, paths: Paths, gpus: int) -> list[str]:
-    """What trains one run; `--resume` makes the same command go on with it."""
+    """Return the command that trains one run; because of `--resume`, repeating it continues the run.
+
+    Args:
+        run: The run.
+        paths: Folders of data and runs.
+        gpus: Number of GPUs.
+
+    Returns:
+        The words of the command.
+    """
     words = ["torchrun", "--standalone", f"--nproc-per-node={gpus}", "-m", "rankprune", "train", run.name]
     words += [*(f"{key}={json.dumps(value)}" for key, value in run.settings), f"seed={run.seed}"]
     return [*words, "--data", paths.data or "DIR", "--out", str(paths.out), "--resume"]
 
 
 def commands(paths: Paths) -> str:
-    """One line a run."""
+    """Return the commands of all full-scale runs, one per line, for 8 GPUs.
+
+    Args:
+        paths: Folders of data and runs.
+
+    Returns:
+        Shell commands.
+    """
     return "\n".join(shlex.join(command(run, paths, 8)) for run in full_queue().runs() if run.known())
 
 
 def launch(paths: Paths, seconds: float | None, say: Say, finished: Callable[[Record], None]) -> int:
-    """Train what has no record yet; the number of records added."""
+    """Train the runs that have no record yet.
+
+    Args:
+        paths: Folders of data, runs and records.
+        seconds: Stop after this time; None for no limit.
+        say: Called with sentences about the progress.
+        finished: Called with each new record.
+
+    Returns:
+        The number of records added.
+
+    Raises:
+        RunError: There is no GPU or no data folder.
+    """
     gpus = torch.cuda.device_count()
     if not gpus:
-        raise RunError("--scale full needs a GPU and none is here: take its commands elsewhere, or use --scale cpu.")
+        raise RunError(
+            "--scale full needs a GPU and this machine has none: "
+            "run the commands printed above on a machine that has, or use --scale cpu."
+        )
     if paths.data is None:
         raise RunError("--scale full reads its data from a folder: give it with --data DIR.")
     until, added = None if seconds is None else time.monotonic() + seconds, 0
@@ -70,7 +102,7 @@ def _train(run: Run, paths: Paths, gpus: int, seconds: float | None, say: Say) -
     try:
         code = process.wait(seconds)
     except subprocess.TimeoutExpired:
-        process.terminate()  # the run saves itself and goes on next time
+        process.terminate()  # the run saves a checkpoint and continues next time
         process.wait()
         return False
     if code:

@@ -1,4 +1,4 @@
-"""What is timed rather than trained: the engine on sparse ResNet-50s, and the rank work beside a training step."""
+"""Measurements: latency of the engine on sparse ResNet-50s, and the cost of the rank gradient in training."""
 
 from __future__ import annotations
 
@@ -27,13 +27,23 @@ from .growth import growth
 from .runs import digest
 
 SPARSITIES = (0.0, 0.8, 0.9, 0.95, 0.98)
-# Of the authors' 100 epochs: updates at 100, 200, ..., 112,700.
+# Mask updates in the authors' 100 epochs: at steps 100, 200, ..., 112,700.
 UPDATES = 1127
 _EVERY, _ROUNDS = 20, 15  # ΔT of the CPU recipes; repetitions of a timing
 
 
 def runtime(size: int = 224, rounds: int = _ROUNDS) -> dict[str, Any]:
-    """One image, in turns: the engine at the paper's sparsities, torch and ONNX Runtime with the dense net."""
+    """Measure one image's latency: the engine at the paper's sparsities, torch and ONNX Runtime with dense weights.
+
+    The engines run in turns, so that all of them see the same state of the machine.
+
+    Args:
+        size: Height and width of the image.
+        rounds: Repetitions.
+
+    Returns:
+        Minimum and median seconds of each engine, and the conditions.
+    """
     threads, example = default_threads(), torch.zeros(1, 3, size, size)
     with torch_threads(threads), pinned(threads), tempfile.TemporaryDirectory() as folder:
         engines = {f"{100 * s:g}": ours(compile(masked_resnet50(s), example, threads)) for s in SPARSITIES}
@@ -48,7 +58,14 @@ def runtime(size: int = 224, rounds: int = _ROUNDS) -> dict[str, Any]:
 
 
 def masked_resnet50(sparsity: float) -> nn.Module:
-    """Time depends on where the non-zeros are, not on what they are."""
+    """Create a ResNet-50 with random weights and ERK masks. Latency depends on where the zeros are, not on values.
+
+    Args:
+        sparsity: Sparsity of the masks; 0 for a dense model.
+
+    Returns:
+        The model in evaluation mode.
+    """
     torch.manual_seed(0)
     model = create_model("torchvision:resnet50", 1000).eval()
     if sparsity:
@@ -57,7 +74,11 @@ def masked_resnet50(sparsity: float) -> nn.Module:
 
 
 def overhead() -> dict[str, Any]:
-    """Rank work of one update and one ordinary step, in seconds; and FLOPs over the authors' training of ResNet-50."""
+    """Measure the rank gradient of one update and an ordinary step; count the FLOPs of the authors' ResNet-50 training.
+
+    Returns:
+        Seconds and FLOPs of a small network and of ResNet-50.
+    """
     resnet50 = masked_resnet50(0.9)
     macs = flops.count(resnet50, torch.zeros(1, 3, 224, 224)).dense
     torch.manual_seed(0)
@@ -74,14 +95,31 @@ def overhead() -> dict[str, Any]:
 
 
 def gram_flops(model: nn.Module) -> float:
-    """Of the closed form on all convolutions, about: 10 of 16 blocks of the Gram matrix, a symmetric eigenproblem with
-    its vectors (9 m³), and the projection of half of the spectrum there and back."""
-    sizes = [sorted((w.shape[0], w[0].numel())) for w in _kernels(model)]
+    """Estimate the FLOPs of one update by the closed form, over all convolutions.
+
+    They are those of 10 of 16 blocks of the Gram matrix, of a symmetric eigenproblem with its vectors (9 m³), and of
+    projecting on half of the spectrum and back.
+
+    Args:
+        model: The model.
+
+    Returns:
+        FLOPs.
+    """
+    sizes = [sorted((w.shape[0], w[0].numel())) for w in _kernels(model)]  # (m, n) with m <= n
     return float(sum(1.25 * m * m * n + 9 * m**3 + 2 * m * m * n for m, n in sizes))
 
 
 def median(work: Callable[[], Any], rounds: int = _ROUNDS) -> float:
-    """Seconds, after one round that does not count."""
+    """Time a function, after one warm-up round.
+
+    Args:
+        work: The function.
+        rounds: Repetitions.
+
+    Returns:
+        Median seconds.
+    """
     times = []
     for _ in range(rounds + 1):
         start = time.perf_counter()
@@ -101,7 +139,7 @@ def _kernels(model: nn.Module) -> list[torch.Tensor]:
     return [m.weight.detach() for m in model.modules() if isinstance(m, nn.Conv2d)]
 
 
-# By the folder of the data, and whether the embedded ones take their place.
+# Each is called with the folder of CIFAR-10 (or None) and whether the embedded images replace it.
 MEASUREMENTS: dict[str, Callable[[str | None, bool], dict[str, Any]]] = {
     "runtime": lambda data, embedded: runtime(),
     "overhead": lambda data, embedded: overhead(),
@@ -110,4 +148,12 @@ MEASUREMENTS: dict[str, Callable[[str | None, bool], dict[str, Any]]] = {
 
 
 def measurement_key(name: str) -> str:
+    """Return the key of a measurement's records.
+
+    Args:
+        name: Name of the measurement.
+
+    Returns:
+        Twelve hexadecimal digits.
+    """
     return digest({"measure": name})

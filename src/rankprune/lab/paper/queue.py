@@ -1,4 +1,4 @@
-"""The queue: stages in order of value, from a YAML file to runs and measurements."""
+"""The queue: stages in order of importance, expanded from a YAML file to runs and measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pydantic import Field, ValidationError, model_validator  # isort: skip  (sc
 
 
 class Leading(Section):
-    """The methods that come first in another stage, by their mean accuracy over some sparsities."""
+    """The best methods of another stage, by their mean accuracy at some sparsities."""
 
     of: str
     count: int = Field(ge=1)
@@ -30,37 +30,40 @@ class Leading(Section):
 
 
 class Stage(Section):
-    """Every method at every sparsity with every setting and seed; sparsity by sparsity, so that a part compares."""
+    """All combinations of methods, sparsities, settings and seeds, ordered by seed and sparsity."""
 
     name: str
     task: str | None = None
     methods: tuple[str, ...] = ()
-    leading: Leading | None = None  # in place of methods
+    leading: Leading | None = None  # instead of `methods`
     sparsities: tuple[float, ...] = ()
-    vary: tuple[dict[str, list[Any]], ...] = ({},)  # grids of dotted key: values, one after another
+    vary: tuple[dict[str, list[Any]], ...] = ({},)  # grids: each maps a dotted key to its values
     seeds: tuple[int, ...] = (0,)
     pretrained: bool = False
     smoke: bool = False
-    measure: str | None = None  # not a run: the name of a measurement
+    measure: str | None = None  # name of a measurement, instead of runs
 
     @model_validator(mode="after")
     def what_it_needs(self) -> Stage:
+        """Check the name of a measurement, and that pruning methods have sparsities."""
         if self.measure is not None and self.measure not in MEASUREMENTS:
             raise ValueError(f"stage {self.name}: measure={self.measure} is none of {', '.join(MEASUREMENTS)}")
         pruned = self.leading is not None or any(method != "dense" for method in self.methods)
-        if pruned and not self.sparsities:  # without one a run would be the dense one
-            raise ValueError(f"stage {self.name}: sparsities is missing, and its methods need them")
+        if pruned and not self.sparsities:  # without them the stage would be a dense run
+            raise ValueError(f"stage {self.name}: sparsities is missing, and its methods need it")
         return self
 
 
 class QueueFile(Section):
-    budget: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # task: key=value for all of its runs
+    """The content of queue.yaml."""
+
+    budget: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # overrides for all runs of a task
     stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Something timed on this machine, alone."""
+    """A measurement that needs an otherwise idle machine."""
 
     name: str
 
@@ -70,20 +73,48 @@ Item = Run | Measurement
 
 @dataclass
 class Queue:
-    items: list[tuple[str, Item]] = field(default_factory=list)  # stage and what to do, each thing once
-    stages: dict[str, list[Item]] = field(default_factory=dict)  # all that each asks for, also what another did before
-    waiting: list[str] = field(default_factory=list)  # stages that wait for others, in a sentence each
+    """The items of a queue.
+
+    Attributes:
+        items: (stage, item) in order; an item that several stages contain is listed once.
+        stages: All items of each stage, including those of earlier stages.
+        waiting: One sentence per stage that depends on results that do not exist yet.
+    """
+
+    items: list[tuple[str, Item]] = field(default_factory=list)
+    stages: dict[str, list[Item]] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
 
     def runs(self, stage: str | None = None) -> list[Run]:
+        """Return the runs.
+
+        Args:
+            stage: Only those of this stage; None for all.
+
+        Returns:
+            The runs, in order.
+        """
         found = [item for _, item in self.items] if stage is None else self.stages.get(stage, [])
         return [item for item in found if isinstance(item, Run)]
 
     def measurements(self) -> list[Measurement]:
+        """Return the measurements."""
         return [item for _, item in self.items if isinstance(item, Measurement)]
 
 
 def read_queue(path: Path, records: Records) -> Queue:
-    """All that is to be done, in order; what depends on results that are not there yet is left for later."""
+    """Read a queue and expand it. Stages that depend on results which do not exist yet are left for later.
+
+    Args:
+        path: The file queue.yaml.
+        records: The records so far.
+
+    Returns:
+        The queue.
+
+    Raises:
+        RecipeError: The file is missing or invalid.
+    """
     if not path.is_file():
         raise RecipeError(f"There is no queue {path}: give the folder that holds queue.yaml with --results DIR.")
     try:
@@ -94,8 +125,11 @@ def read_queue(path: Path, records: Records) -> Queue:
     seen: set[Item] = set()
     for stage in file.stages:
         if stage.leading is not None and stage.leading.of not in queue.stages:
-            raise RecipeError(f"{path}: {stage.name} takes the leaders of {stage.leading.of!r}, no stage before it.")
-        asked = list(dict.fromkeys(_items(stage, file.budget, queue, records)))  # the dense run is of no sparsity
+            raise RecipeError(
+                f"{path}: {stage.name} takes the leading methods of {stage.leading.of!r}, which is no earlier stage."
+            )
+        # The dense run occurs once per sparsity; `fromkeys` keeps one.
+        asked = list(dict.fromkeys(_items(stage, file.budget, queue, records)))
         queue.stages[stage.name] = asked
         queue.items += [(stage.name, item) for item in asked if item not in seen]
         seen.update(asked)
@@ -129,7 +163,16 @@ def _items(stage: Stage, budget: Mapping[str, tuple[str, ...]], queue: Queue, re
 
 
 def leading(runs: list[Run], records: Records, want: Leading) -> list[tuple[str, tuple[tuple[str, Any], ...]]] | None:
-    """Method and settings of the best; None until all of the stage's runs at those sparsities are there."""
+    """Return the best methods of a stage.
+
+    Args:
+        runs: The runs of the stage.
+        records: The records so far.
+        want: How many methods, and the sparsities to rank them by.
+
+    Returns:
+        (method, settings) of each, best first; None until all runs at those sparsities have a record.
+    """
     found: dict[tuple[str, tuple[tuple[str, Any], ...]], list[float]] = {}
     embedded = on_embedded(runs, records)
     for run in runs:
@@ -144,17 +187,41 @@ def leading(runs: list[Run], records: Records, want: Leading) -> list[tuple[str,
 
 
 def on_embedded(runs: Iterable[Run], records: Records) -> bool:
-    """Whether there are records of these runs on embedded data alone; the two are never mixed."""
+    """Whether all records of these runs are on the embedded images; the two data sets are never mixed.
+
+    Args:
+        runs: The runs.
+        records: The records.
+
+    Returns:
+        True if there are records, and none on CIFAR-10.
+    """
     known = [run for run in runs if run.known()]
     return not any(records.has(run.key()) for run in known) and any(records.has(run.key(True)) for run in known)
 
 
 def record_of(run: Run, records: Records, embedded: bool) -> Record | None:
-    """The newest record of a run."""
+    """Return the newest record of a run.
+
+    Args:
+        run: The run.
+        records: The records.
+        embedded: Look for a run on the embedded images.
+
+    Returns:
+        The record, or None.
+    """
     return records.newest(run.key(embedded)) if run.known() else None
 
 
 def accuracy(record: Record) -> float | None:
-    """Of the last epoch; None of a run that failed or measures something else."""
+    """Return the accuracy of the last epoch.
+
+    Args:
+        record: A record.
+
+    Returns:
+        The accuracy as a fraction; None for a run that failed or a measurement.
+    """
     result = result_of(record)
     return None if result is None else result.accuracy_last

@@ -21,7 +21,7 @@ from rankprune.lab.runs.sealed_json import NotWhole, read_table, seal, unseal
 
 from .runs import digest
 
-# Rooms that decide nothing about how a run comes out.
+# Packages that cannot change the outcome of a training run.
 _OUTSIDE = ("cli", "engine", "formats", "integrations", "lab/bench", "lab/paper", "lab/report")
 
 Record = dict[str, Any]
@@ -30,10 +30,10 @@ _ENTRIES: dict[str, type | tuple[type, ...]] = {"run": str, "code": str, "name":
 
 @lru_cache
 def code_version() -> str:
-    """Return the version and a digest of all sources that have a part in a training run.
+    """Return the version and a digest of all sources that take part in a training run.
 
-    The digest is of the syntax trees without docstrings and imports, so that moving a file or rewording its
-    documentation leaves it as it is.
+    The digest is of the syntax trees without docstrings and imports, so moving a file or rewording its documentation
+    does not change it.
     """
     root = Path(rankprune.__file__).parent
     sources = (p for p in root.rglob("*.py") if not p.relative_to(root).as_posix().startswith(_OUTSIDE))
@@ -60,17 +60,30 @@ def _code_of(source: str) -> str:
 
 
 def result_of(record: Mapping[str, Any]) -> RunResult | None:
-    """The result of a training run; None for a run that failed and for a measurement.
+    """Return the result of a training run.
+
+    Args:
+        record: A record.
+
+    Returns:
+        The result; None for a run that failed and for a measurement.
 
     Raises:
-        NotWhole: The result lacks something or holds what it cannot.
+        NotWhole: The result is incomplete or invalid.
     """
     table = record.get("result")
     return RunResult.from_dict(table) if isinstance(table, Mapping) and "accuracy_last" in table else None
 
 
 def check(record: Mapping[str, Any]) -> None:
-    """Refuse an accuracy that was not measured at exactly the sparsity asked for."""
+    """Refuse an accuracy that was not measured at exactly the requested sparsity.
+
+    Args:
+        record: A record.
+
+    Raises:
+        OffTarget: The number of kept weights is not that of the target sparsity.
+    """
     result = result_of(record)
     if result is None:
         return
@@ -84,7 +97,14 @@ def check(record: Mapping[str, Any]) -> None:
 
 
 class Records:
-    """All records of a folder, by the key of their run."""
+    """All records in a folder, by the key of their run.
+
+    Args:
+        folder: Holds one JSON file per record.
+
+    Raises:
+        RunError: A file is not a record.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -96,10 +116,27 @@ class Records:
             records.sort(key=lambda record: str(record["finished"]))
 
     def newest(self, run: str) -> Record | None:
+        """Return the newest record of a run.
+
+        Args:
+            run: Key of the run.
+
+        Returns:
+            The record, or None if there is none.
+        """
         found = self._by_key.get(run)
         return found[-1] if found else None
 
     def has(self, run: str, code: str | None = None) -> bool:
+        """Whether a run has a record.
+
+        Args:
+            run: Key of the run.
+            code: Accept only records of this version of the code; None accepts all.
+
+        Returns:
+            True if there is one.
+        """
         return any(code is None or record["code"] == code for record in self._by_key.get(run, ()))
 
     def __iter__(self) -> Iterator[Record]:
@@ -107,7 +144,18 @@ class Records:
             yield from records
 
     def add(self, record: Record) -> Path:
-        """Write a new one, keyed by its run and the code that made it; what is there stays as it is."""
+        """Write a new record, keyed by its run and version of the code. Existing records are never changed.
+
+        Args:
+            record: The record, without `key` and `finished`.
+
+        Returns:
+            The new file.
+
+        Raises:
+            RunError: The file already exists or cannot be written.
+            OffTarget: The accuracy was not measured at the target sparsity.
+        """
         check(record)
         key = digest([record["run"], record["code"]])
         now = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "seconds")

@@ -1,4 +1,4 @@
-"""One run of the evidence: what it is, its recipe, and the key by which its record is found."""
+"""One run of the queue: its recipe, and the key that identifies its record."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from rankprune.lab.recipes import Recipe, RecipeError, load_recipe
 from rankprune.lab.runs.run_folder import MODEL, RunFolder
 from rankprune.lab.training.smoke import smaller
 
-# What takes the place of CIFAR-10 where it is absent.
+# Replaces CIFAR-10 where it is missing.
 EMBEDDED = ("data.name=fashion", "data.image_size=14")
-# Where data lie, how a run is spread over processes and how it is called do not make it another run.
+# Keys that do not change the outcome: names, the location of the data, parallelism.
 _NOT_IN_KEY = {"name": True, "note": True, "save": True, "parallel": True, "data": {"root", "workers", "download"}}
 
 
 @dataclass(frozen=True)
 class Run:
-    """A member of a recipe family with a few settings changed."""
+    """A recipe with a few changed settings."""
 
     task: str
     method: str  # with extras; "dense"
     percent: float | None = None  # sparsity
-    settings: tuple[tuple[str, Any], ...] = ()  # dotted key and value: what sets it apart from its recipe
+    settings: tuple[tuple[str, Any], ...] = ()  # (dotted key, value) of each changed setting
     seed: int = 0
-    budget: tuple[str, ...] = ()  # overrides that all runs of the task share: how long they train
+    budget: tuple[str, ...] = ()  # overrides shared by all runs of the task, such as their number of epochs
     pretrained: bool = False  # starts from the weights of the task's dense run
-    smoke: bool = False  # a few steps only: that it runs, not how well
+    smoke: bool = False  # only a few steps, to check that it runs
 
     @property
     def name(self) -> str:
+        """Name of the recipe."""
         return f"{self.task}-dense" if self.percent is None else f"{self.task}-{self.method}-{self.percent:g}"
 
     def __str__(self) -> str:
@@ -42,12 +43,12 @@ class Run:
         return ", ".join(words)
 
     def dense(self) -> Run:
-        """The run whose weights a pretrained start takes."""
+        """Return the dense run whose weights a pretrained run starts from."""
         return Run(self.task, "dense", budget=self.budget)
 
     @cache  # noqa: B019  (runs live as long as the command)
     def known(self) -> bool:
-        """Whether the recipe is there and can be understood."""
+        """Whether the recipe exists and is valid."""
         try:
             self.recipe()
         except RecipeError:
@@ -56,7 +57,14 @@ class Run:
 
     @cache  # noqa: B019
     def recipe(self, embedded: bool = False) -> Recipe:
-        """Without the place of the data or of the weights to start from."""
+        """Return the recipe, without the location of the data and of the initial weights.
+
+        Args:
+            embedded: Use the embedded images instead of CIFAR-10.
+
+        Returns:
+            The resolved recipe.
+        """
         settings = [f"{key}={json.dumps(value)}" for key, value in self.settings]
         recipe = load_recipe(self.name, [*self.budget, *settings, f"seed={self.seed}"])
         if embedded and recipe.data.name == "cifar10":
@@ -65,16 +73,32 @@ class Run:
 
     @cache  # noqa: B019
     def key(self, embedded: bool = False) -> str:
-        """Of the resolved recipe, and of the dense run it starts from."""
-        # Defaults are the code's, which a record names by its own digest: a new key of recipes changes no old run.
+        """Return the key of the resolved recipe and of the dense run it starts from.
+
+        Args:
+            embedded: Use the embedded images instead of CIFAR-10.
+
+        Returns:
+            Twelve hexadecimal digits.
+        """
+        # Defaults are left out, so that adding a key to recipes does not change the keys of existing runs.
         recipe = self.recipe(embedded).model_dump(mode="json", exclude=_NOT_IN_KEY, exclude_defaults=True)
         start = self.dense().key(embedded) if self.pretrained else None
         return digest({"recipe": recipe, "start": start})
 
     def placed(self, out: Path, data: str | None, embedded: bool) -> Recipe:
-        """The recipe with the places of data and weights."""
+        """Return the recipe with the location of the data and of the initial weights.
+
+        Args:
+            out: Folder that holds the run folders.
+            data: Folder of the data set, if there is one.
+            embedded: Use the embedded images instead of CIFAR-10.
+
+        Returns:
+            The resolved recipe.
+        """
         recipe = self.recipe(embedded)
-        if data is not None and recipe.data.name != "fashion" and not self.smoke:  # which runs on generated pictures
+        if data is not None and recipe.data.name != "fashion" and not self.smoke:  # a smoke run generates its images
             recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": data})})
         if self.pretrained:
             weights = str(RunFolder.of(self.dense().placed(out, data, embedded), out).path / MODEL)
@@ -83,4 +107,12 @@ class Run:
 
 
 def digest(value: Any) -> str:
+    """Hash a JSON value.
+
+    Args:
+        value: Any value that JSON can hold.
+
+    Returns:
+        Twelve hexadecimal digits.
+    """
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""A table as Markdown, in columns that line up on a terminal too."""
+"""A Markdown table whose columns are aligned on a terminal as well, and the evidence that fills its cells."""
 
 from __future__ import annotations
 
@@ -23,23 +23,36 @@ NAMES = {
     "rigl": "RigL", "feather": "Feather", "svite": "SViT-E", "topkast": "Top-KAST",
 }  # fmt: skip
 PROTOCOL = (
-    "ours: test top-1 of the last epoch, with exactly the weights of the target sparsity; no epoch was chosen by the "
-    "test set. Mean ± standard error (number of seeds) where there are several. Who leads after "
-    "the first seed is run with more. At chance: within 3 points of 10 %."
+    "ours: test top-1 accuracy of the last epoch at exactly the target sparsity; no epoch was chosen on the test set. "
+    "Mean ± standard error (number of seeds) where there are several; methods that lead with the first seed are run "
+    "with more. At chance: within 3 points of 10 %."
 )
-EMBEDDED_NOTE = "ours: on the embedded slice of Fashion-MNIST, because CIFAR-10 was not there."
+EMBEDDED_NOTE = "ours: on the embedded subset of Fashion-MNIST, because CIFAR-10 was missing."
 
 
 @dataclass
 class Table:
+    """A table with a title and notes.
+
+    Attributes:
+        name: Name on the command line and of the file.
+        title: First line.
+        head: Column titles.
+        rows: Cells as text.
+        notes: Listed below the table.
+        done: Number of its runs that have a record.
+        planned: Number of its runs.
+        ran: Networks and data of the finished runs.
+    """
+
     name: str
     title: str
     head: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    done: int = 0  # runs that have a record
+    done: int = 0
     planned: int = 0
-    ran: str = ""  # networks and data of those runs
+    ran: str = ""
 
     def __str__(self) -> str:
         widths = [max(len(line[i]) for line in (self.head, *self.rows)) for i in range(len(self.head))]
@@ -49,9 +62,10 @@ class Table:
         return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)]) + "\n"
 
     def to_dict(self) -> dict[str, object]:
+        """Return the table as plain values, for JSON."""
         return {
             "name": self.name, "title": self.title, "done": self.done, "planned": self.planned,
-            "ran": self.ran,            "rows": [dict(zip(self.head, row)) for row in self.rows], "notes": self.notes,
+            "ran": self.ran, "rows": [dict(zip(self.head, row)) for row in self.rows], "notes": self.notes,
         }  # fmt: skip
 
 
@@ -60,10 +74,15 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 class Evidence:
-    """The planned runs and their records, asked for by what a row of a table says."""
+    """The planned runs and their records, queried by the rows of a table.
+
+    Args:
+        queue: The queue.
+        records: The records so far.
+        of: Selects the runs to use; by default all.
+    """
 
     def __init__(self, queue: Queue, records: Records, of: Callable[[Run], bool] = lambda run: True) -> None:
-        """Evidence from the queue's runs, or from those of them that `of` chooses."""
         self.records = records
         self.runs = [run for run in queue.runs() if of(run)]
         self.embedded = on_embedded(self.runs, records)
@@ -74,7 +93,19 @@ class Evidence:
         self, task: str, method: str, sparsity: float | None, settings: Iterable[tuple[str, object]] = (),
         pretrained: bool = False, smoke: bool = False,
     ) -> list[Run]:  # fmt: skip
-        """Planned runs that differ in their seed alone."""
+        """Return the planned runs of one setting, which differ only in their seed.
+
+        Args:
+            task: The task.
+            method: The method with its extras, or "dense".
+            sparsity: In percent; ignored for dense runs.
+            settings: Changed settings, in any order.
+            pretrained: Whether they start from the dense run.
+            smoke: Whether they are smoke runs.
+
+        Returns:
+            The runs.
+        """
         want = (task, method, None if method == "dense" else sparsity, frozenset(settings), pretrained, smoke)
 
         def setting(r: Run) -> tuple[object, ...]:
@@ -86,18 +117,42 @@ class Evidence:
         return record_of(run, self.records, self.embedded)
 
     def records_of(self, runs: Sequence[Run]) -> list[Record]:
+        """Return the newest record of each run that has one, and count the runs as part of the table.
+
+        Args:
+            runs: The runs.
+
+        Returns:
+            The records.
+        """
         self.asked |= set(runs)
         found = [record for run in runs if (record := self._record(run)) is not None]
         self.used += [record for record in found if record not in self.used]
         return found
 
     def values(self, runs: Sequence[Run], value: Value) -> list[float]:
-        """A value of each result that has it; runs that failed have no result."""
+        """Return a value of each result that has it. Failed runs have no result.
+
+        Args:
+            runs: The runs.
+            value: Reads the value; None if the result does not have it.
+
+        Returns:
+            The values.
+        """
         results = [result for record in self.records_of(runs) if (result := result_of(record)) is not None]
         return [float(found) for result in results if (found := value(result)) is not None]
 
     def accuracy(self, runs: Sequence[Run], planned: str = "not run") -> str:
-        """What stands in the column `ours`."""
+        """Format the accuracy of some runs as a cell.
+
+        Args:
+            runs: Runs that differ only in their seed.
+            planned: The text if none has a record.
+
+        Returns:
+            Mean and standard error in percent, "failed", or why there is no number.
+        """
         found = self.records_of(runs)
         values = [value for record in found if (value := accuracy(record)) is not None]
         failed = [record for record in found if "failed" in record]
@@ -109,21 +164,51 @@ class Evidence:
         return f"no recipe {missing[0]}" if missing else planned
 
     def ran_on(self, runs: Sequence[Run]) -> str:
-        """Network and data of the runs that have a record; empty where none has."""
+        """Return network and data of the runs that have a record.
+
+        Args:
+            runs: The runs.
+
+        Returns:
+            Such as "ResNet-20 on CIFAR-10 at 16 pixels"; empty if no run has a record.
+        """
         return ", ".join(dict.fromkeys(net_and_data(record) for record in self.records_of(runs) if "recipe" in record))
 
     def number(self, runs: Sequence[Run], value: Value, digits: int = 3) -> str:
-        """Mean ± standard error of a value; empty where there is none."""
+        """Format mean and standard error of a value as a cell.
+
+        Args:
+            runs: Runs that differ only in their seed.
+            value: Reads the value of a result.
+            digits: Decimal places.
+
+        Returns:
+            The text; empty if there is no value.
+        """
         values = self.values(runs, value)
         return number(values, digits) if values else ""
 
     def macs(self, runs: Sequence[Run]) -> float | None:
-        """Of one image, as a share of the dense net's; None where there is no record."""
+        """Return the MACs of one image as a fraction of the dense network's.
+
+        Args:
+            runs: Runs that differ only in their seed.
+
+        Returns:
+            The fraction, or None if no run has a record.
+        """
         sparse, dense = self.values(runs, lambda r: r.macs_sparse), self.values(runs, lambda r: r.macs_dense)
         return sum(sparse) / sum(dense) if dense else None
 
     def finish(self, table: Table) -> Table:
-        """Notes on where the numbers come from, and how much of the table there is."""
+        """Add notes on the origin of the numbers, and count the finished runs of the table.
+
+        Args:
+            table: The table, with its rows.
+
+        Returns:
+            The same table.
+        """
         table.planned = len(self.asked)
         table.done = sum(self._record(run) is not None for run in self.asked)
         settings = Counter(_setting(record) for record in self.used if "recipe" in record)
@@ -150,7 +235,14 @@ _DATA = {"cifar10": "CIFAR-10", "fashion": "Fashion-MNIST", "coco": "COCO", "ima
 
 
 def net_and_data(record: Record) -> str:
-    """What a record is of, in words: "ResNet-20 on CIFAR-10 at 16 pixels"."""
+    """Return network and data of a record as text: "ResNet-20 on CIFAR-10 at 16 pixels".
+
+    Args:
+        record: A record of a training run.
+
+    Returns:
+        The text.
+    """
     model, data = record["recipe"]["model"]["name"], record["recipe"]["data"]
     size = f" at {data['image_size']} pixels" if data["image_size"] else ""
     steps = ", a few steps" if record.get("smoke") else ""
@@ -166,22 +258,44 @@ def _setting(record: Record) -> str:
 
 
 def numbers() -> dict[str, dict]:
-    """The paper's own, by table."""
+    """Return the numbers that the paper prints, by table."""
     return read(NUMBERS)
 
 
 def named(run: Run) -> str:
-    """A method as tables and figures call it, with its extras."""
+    """Return the label of a run's method in tables and figures, with its extras.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Such as "RPG+ham" or "RigL, ERK".
+    """
     method, plus, extras = run.method.partition("+")
     return NAMES.get(method, method) + plus + extras + (", ERK" if run.settings else "")
 
 
 def method_of(label: str) -> str:
-    """The method of a label that `named` gave; what is no method's name is RPG in one of its variants."""
+    """Return the method of a label that `named` made. A label that is not a method's name is a variant of RPG.
+
+    Args:
+        label: The label.
+
+    Returns:
+        Registered name of the method.
+    """
     name = label.partition(",")[0].partition("+")[0]
     known = {shown: method for method, shown in NAMES.items()}
     return known.get(name, name if name.islower() and " " not in name else "rpg")
 
 
 def plain(value: float | None) -> str:
+    """Format a number with two decimal places.
+
+    Args:
+        value: The number, or None.
+
+    Returns:
+        The text; empty for None.
+    """
     return "" if value is None else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""The paper's regime at a CPU's scale: does the rank term raise rank, accuracy, or neither, and does growth survive?"""
+"""The paper's regime at CPU scale: does the rank term raise rank or accuracy, and do grown weights survive?"""
 
 from __future__ import annotations
 
@@ -16,51 +16,81 @@ _HEAD = (
     "net", "sparsity", "method", "settings", "accuracy", "δ-rank", "dead", "steps", "updates", "survive 1", "3", "10",
 )  # fmt: skip
 _NOTES = [
-    "survive 1, 3, 10: of the weights that mask updates grew, the share still active 1, 3 and 10 updates later.",
-    "lam=ratio:R: the rank gradient of each layer scaled to R times the root mean square of the task's gradient; "
-    "rank_on=weights: added to the gradient of the active weights every 10 steps, not used for growth; "
-    "rank_signal=noise: noise of the same size in its place, the control.",
+    "survive 1, 3, 10: fraction of the grown weights still active 1, 3 and 10 updates later.",
+    "lam=ratio:R: the rank gradient of each layer is scaled to R times the root mean square of the task gradient; "
+    "rank_on=weights: it is added to the gradient of the active weights every 10 steps and not used for growth; "
+    "rank_signal=noise: the control, noise of the same size instead of the rank gradient.",
     "δ-rank: mean over the layers of δ-rank / full rank at δ = 0.1; dead: filters without a weight.",
 ]
 
 
 def is_tuning(run: Run) -> bool:
-    """Whether a run is judged on held-out training images."""
+    """Whether a run is evaluated on held-out training images.
+
+    Args:
+        run: The run.
+
+    Returns:
+        True if it has a holdout.
+    """
     return any(key == "data.holdout" for key, _ in run.settings)
 
 
 def is_long(run: Run) -> bool:
-    """Whether a run is of this regime; tables of 4 epochs and of 40 are never mixed."""
+    """Whether a run is of this regime; runs of 4 and of 40 epochs are never mixed in a table.
+
+    Args:
+        run: The run.
+
+    Returns:
+        True for the long tasks, except tuning runs.
+    """
     return run.task.startswith(PREFIX) and not is_tuning(run)
 
 
 def long(evidence: Evidence, scale: Scale) -> Table:
-    """Every setting of the regime with its accuracy, rank and what becomes of growth."""
-    table = Table("long", "The paper's regime: CIFAR-10 at 16 pixels, 40 epochs unless said otherwise, ΔT = 100", _HEAD)
+    """Build the table of every setting with its accuracy, rank and survival of grown weights.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
+    table = Table("long", "The paper's regime: CIFAR-10 at 16 pixels, 40 epochs unless noted, ΔT = 100", _HEAD)
     _fill(table, evidence)
     table.notes = [*_NOTES, PROTOCOL]
     return evidence.finish(table)
 
 
 def tuning(evidence: Evidence, scale: Scale) -> Table:
-    """Short runs of the regime's recipe on which its settings were chosen."""
+    """Build the table of the short runs on which the regime's settings were chosen.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     table = Table("tuning", "Choices made on held-out training images", _HEAD)
     _fill(table, evidence)
     table.notes = [
-        "accuracy: of the last epoch, on 5,000 training images that were held out; the test set has no part in it.",
+        "accuracy: of the last epoch, on 5,000 held-out training images; the test set is not used.",
         *_NOTES,
     ]
     return evidence.finish(table)
 
 
 def _fill(table: Table, evidence: Evidence) -> None:
-    """A row for every setting that has a record."""
+    """Add a row for every setting that has a record."""
     seen: dict[tuple[Any, ...], Run] = {}
     for run in evidence.runs:
         seen.setdefault((run.task, run.percent, run.method, run.settings, run.pretrained), run)
     for run in sorted(seen.values(), key=lambda r: (r.task, r.percent or 0.0, r.method, r.pretrained, str(r.settings))):
         runs = evidence.find(run.task, run.method, run.percent, run.settings, run.pretrained)
-        if not evidence.records_of(runs):  # the table says how many are still to be run
+        if not evidence.records_of(runs):  # counts them as planned
             continue
         table.rows.append((
             _NETS.get(run.task.removeprefix(PREFIX), run.task),
@@ -77,14 +107,30 @@ def _fill(table: Table, evidence: Evidence) -> None:
 
 
 def settings_of(run: Run) -> str:
-    """What sets a run apart from its recipe, in words."""
+    """Format the settings of a run that differ from its recipe.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Such as "lam=4, every=50".
+    """
     shown = [(key, value) for key, value in run.settings if key != "data.holdout"]
     words = [f"{key.removeprefix('method.')}={value}" for key, value in shown]
     return ", ".join([*words, *["from trained weights"] * run.pretrained])
 
 
 def survival(evidence: Evidence, runs: list[Run], after: str) -> str:
-    """The share of grown weights that are active so many updates later; empty for methods that do not grow."""
+    """Format the fraction of grown weights that are still active some updates later.
+
+    Args:
+        evidence: The runs and their records.
+        runs: Runs that differ only in their seed.
+        after: Number of updates, "1", "3" or "10".
+
+    Returns:
+        The text; empty for methods that do not grow.
+    """
     values = evidence.values(runs, lambda r: r.survival.get(after))
     return number(values, 2) if values else ""
 
@@ -97,7 +143,18 @@ def _count(evidence: Evidence, runs: list[Run], value: Value) -> str:
 def by_ratio(
     evidence: Evidence, task: str, percent: float, extra: tuple[tuple[str, Any], ...], epochs: int | None = None
 ) -> dict[float, list[Run]]:
-    """RPG's runs of a length (None: the recipe's own) by the ratio of rank to task gradient, 0 without a rank term."""
+    """Group RPG's runs by the ratio of rank gradient to task gradient; 0 is without a rank term.
+
+    Args:
+        evidence: The runs and their records.
+        task: The task.
+        percent: The sparsity.
+        extra: Further settings of the runs.
+        epochs: Length of the runs; None is the recipe's own.
+
+    Returns:
+        The runs by ratio, ascending.
+    """
     found: dict[float, list[Run]] = {}
     for run in evidence.runs:
         settings = dict(run.settings)

@@ -1,4 +1,4 @@
-"""The paper's figures as tables of our runs, and what we ask beyond: combinations, and when the rank term helps."""
+"""The paper's figures as tables of our runs, and our own questions: combinations, and when the rank term helps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .table import EMBEDDED_NOTE, PROTOCOL, Evidence, Table, named, numbers
 from .tables_paper import Scale
 
 _RANK = (
-    "rank: mean over the layers of δ-rank / full rank at δ 0.1 (the smallest k with ‖W̄ − W̄_k‖ < δ); exact: of the "
-    "numerical rank / full rank; dead: filters without a weight."
+    "rank: mean over the layers of δ-rank / full rank at δ = 0.1 (the smallest k with ‖W̄ − W̄_k‖ < δ); exact: the same "
+    "with the numerical rank; dead: filters without a weight."
 )
 _BASE = ("acdc", "feather", "gmp", "rpg")
 KINDS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
@@ -22,13 +22,21 @@ KINDS: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = (
 )
 ERK = (("method.distribution", "erk"),)
 UNCLIPPED = (("clip_norm", None),)
-BF16 = ("amp", "bf16")  # conditions, each compared with itself alone
-TRIED = (4, 64)  # λ against none; 4 is the largest of the authors, and 64 has a say beside the task (`growth`)
+BF16 = ("amp", "bf16")  # such runs are compared only with each other
+TRIED = (4, 64)  # λ: 4 is the authors' largest; 64 is large enough to matter beside the task gradient (see `growth`)
 AT = (99.0, 99.5)  # sparsities at which a combination must win to become a preset
 
 
 def lambdas(evidence: Evidence, scale: Scale) -> Table:
-    """Rank and accuracy against λ: mean over layers, their sum, and noise of the same size."""
+    """Build the table of rank and accuracy against λ: mean over layers, their sum, and noise of the same size.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     data = numbers()["lambda"]
     table = Table("lambda", data["title"], ("growth by", "λ", "accuracy", "rank", "exact", "dead"))
     table.rows.append(("task gradient alone", "0", *_described(evidence, at_lambda(evidence, scale, 0))))
@@ -41,8 +49,19 @@ def lambdas(evidence: Evidence, scale: Scale) -> Table:
 
 
 def at_lambda(evidence: Evidence, scale: Scale, lam: float, settings: tuple[tuple[str, Any], ...] = ()) -> list[Run]:
+    """Return the runs of the λ table with one λ.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+        lam: λ.
+        settings: Further settings.
+
+    Returns:
+        The runs.
+    """
     data = numbers()["lambda"]
-    own = UNCLIPPED if scale == "cpu" else ()  # the real recipe has no clipping that could be left out
+    own = UNCLIPPED if scale == "cpu" else ()  # the full-scale recipe does not clip
     return evidence.find(data[scale], "rpg", data["sparsity"], (("method.lam", lam), *settings, *own))
 
 
@@ -56,7 +75,15 @@ def _described(evidence: Evidence, runs: list[Run]) -> tuple[str, ...]:
 
 
 def ranks(evidence: Evidence, scale: Scale) -> Table:
-    """Average rank against sparsity, of every method run without further settings."""
+    """Build the table of average rank against sparsity, for every method run without further settings.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     data = numbers()["rank"]
     table = Table("rank", data["title"], ("net", "method", "sparsity", "rank", "exact", "dead", "accuracy"))
     for run in plain_runs(evidence):
@@ -68,7 +95,15 @@ def ranks(evidence: Evidence, scale: Scale) -> Table:
 
 
 def flops(evidence: Evidence, scale: Scale) -> Table:
-    """Accuracy against the MACs of one image; ERK spreads weights so that a layer's density falls with its size."""
+    """Build the table of accuracy against MACs. ERK gives large layers a lower density.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     data = numbers()["flops"]
     table = Table("flops", data["title"], ("net", "method", "sparsity", "MACs", "accuracy"))
     for run in sorted(plain_runs(evidence, (ERK,)), key=lambda r: (r.task, r.percent or 0, r.method)):
@@ -77,32 +112,51 @@ def flops(evidence: Evidence, scale: Scale) -> Table:
         text = "not run" if share is None else f"{share:.4f}"
         table.rows.append((net(run), named(run), f"{run.percent or 0:g}", text, evidence.accuracy(runs)))
     own = (
-        "ERK: PowerPropagation, RigL and Top-KAST spread by it unless told otherwise; PowerPropagation's rows with and "
-        "without the word are runs of one setting."
+        "ERK: the default distribution of PowerPropagation, RigL and Top-KAST, so PowerPropagation's rows with and "
+        "without ERK in their name are the same setting."
     )
-    table.notes = [*(f"paper: {text}" for text in data["paper"]), "MACs: as a share of the dense net.", own, PROTOCOL]
+    macs = "MACs: as a fraction of the dense network's."
+    table.notes = [*(f"paper: {text}" for text in data["paper"]), macs, own, PROTOCOL]
     return evidence.finish(table)
 
 
 def clipping(evidence: Evidence, scale: Scale) -> Table:
-    """What a limit on the gradient's norm does to each method."""
+    """Build the table of each method with and without gradient clipping.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     found = [r for r in evidence.runs if r.settings == UNCLIPPED]
     sparsities = sorted({r.percent for r in found if r.percent is not None})
-    head = ("method", *(f"{s:g} %{', no limit' * free}" for s in sparsities for free in (False, True)))
-    table = Table("clipping", "Gradients clipped to a norm of 3, and not: small VGG, accuracy by sparsity", head)
+    head = ("method", *(f"{s:g} %{', not clipped' * free}" for s in sparsities for free in (False, True)))
+    title = "Gradients clipped to a norm of 3 and not clipped: small VGG, accuracy by sparsity"
+    table = Table("clipping", title, head)
     for method in sorted({r.method for r in found}):
         both = [evidence.find("cifar10-cpu-vgg", method, s, own) for s in sparsities for own in ((), UNCLIPPED)]
         table.rows.append((method, *(evidence.accuracy(runs) for runs in both)))
     table.notes = [
-        "A filter before BatchNorm has a gradient of its norm's inverse: where few and small weights are left of it, a "
-        "step without a limit throws it far, and methods that compare magnitudes of all layers then keep little else.",
+        "The gradient of a filter before BatchNorm is inversely proportional to the filter's norm. With few and small "
+        "weights left in a filter, an unclipped step makes them very large, and methods that compare magnitudes across "
+        "layers then keep little else.",
         PROTOCOL,
     ]
     return evidence.finish(table)
 
 
 def combinations(evidence: Evidence, scale: Scale) -> Table:
-    """Extras on top of methods, and whether one combination may be called best."""
+    """Build the table of extras on top of methods, with the verdict whether one combination is best.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     vgg = [r for r in evidence.runs if r.task.endswith("vgg") and not r.pretrained and r.percent is not None]
     vgg = [r for r in vgg if BF16 not in r.settings]
     shown = [r for r in vgg if "+" in r.method or (r.method in _BASE and not r.settings)]
@@ -119,7 +173,15 @@ def combinations(evidence: Evidence, scale: Scale) -> Table:
 
 
 def verdict(evidence: Evidence, runs: list[Run]) -> str:
-    """A sentence on whether a combination beats every single method by two standard errors."""
+    """Say whether a combination beats every single method by two standard errors.
+
+    Args:
+        evidence: The runs and their records.
+        runs: The runs to compare.
+
+    Returns:
+        One sentence.
+    """
     candidates: dict[str, dict[float, list[float]]] = {}
     singles: dict[str, dict[float, list[float]]] = {}
     for run in _first_seeds(r for r in runs if r.percent in AT):
@@ -131,7 +193,7 @@ def verdict(evidence: Evidence, runs: list[Run]) -> str:
         into = candidates if "+" in run.method else singles
         if len(values) >= LEAST:
             into.setdefault(_label(run.method, run.settings), {})[float(run.percent or 0)] = values
-    # A method far behind on its first seed was not run again; the leaders are what must be beaten.
+    # Methods that were far behind with their first seed have no more seeds, so only the leading ones are compared.
     candidates, singles = ({n: f for n, f in found.items() if len(f) == len(AT)} for found in (candidates, singles))
     rule = f"by more than two standard errors of the difference, on {LEAST} seeds each, at 99 and 99.5 %"
     if not (candidates and singles):
@@ -144,9 +206,17 @@ def verdict(evidence: Evidence, runs: list[Run]) -> str:
 
 
 def conditions(evidence: Evidence, scale: Scale) -> Table:
-    """RPG with and without its rank term under other conditions."""
+    """Build the table of RPG with and without its rank term under various conditions.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     head = ("condition", "λ", "accuracy", "at λ 0", "helps", "rank", "at λ 0")
-    table = Table("conditions", "When does the rank term help? RPG with a λ and with none", head)
+    table = Table("conditions", "When does the rank term help? RPG with and without it", head)
     pairs: dict[tuple[Any, ...], dict[tuple[float, str], Run]] = {}
     for run in evidence.runs:
         settings = dict(run.settings)
@@ -167,16 +237,24 @@ def conditions(evidence: Evidence, scale: Scale) -> Table:
             ranks = (evidence.number(runs, lambda r: r.delta_rank_ratio) for runs in both)
             label = f"{lam:g}" + ", noise" * (signal == "noise")
             table.rows.append((condition, label, *accuracies, verdict, *ranks))
-    noise = "noise: growth by noise of the rank gradient's size instead, the control."
-    said = f"helps: by more than two standard errors of the difference, on {LEAST} seeds or more each."
+    noise = "noise: the control, in which growth uses noise of the rank gradient's size."
+    said = f"helps: better by more than two standard errors of the difference, with at least {LEAST} seeds each."
     table.notes = [said, noise, _RANK, PROTOCOL]
     return evidence.finish(table)
 
 
 def growth(evidence: Evidence, scale: Scale) -> Table:
-    """Why the rank term changes so little: what it chooses, and what becomes of it."""
-    head = ("method", "grown", "there an update later", "the same without the rank term", "rank / task gradient")
-    table = Table("growth", "What becomes of the weights RPG grows", head, planned=1)
+    """Build the table of what the rank term selects for growth, and how much of it survives.
+
+    Args:
+        evidence: The runs and their records.
+        scale: Not used; there is one measurement.
+
+    Returns:
+        The table.
+    """
+    head = ("method", "grown", "active after the next update", "same without the rank term", "rank / task gradient")
+    table = Table("growth", "How many of the weights that RPG grows survive", head, planned=1)
     record = evidence.records.newest(measurement_key("growth"))
     for case in record["result"]["cases"] if record else ():
         cells = (f"{case['survived']:.1%}", f"{case['alike']:.1%}", f"{case['size']:.3f}")
@@ -186,21 +264,39 @@ def growth(evidence: Evidence, scale: Scale) -> Table:
         table.notes += [about, *[EMBEDDED_NOTE] * record["result"].get("embedded", False)]
         table.done = 1
     table.notes += [
-        "the same without the rank term: of as many places as the update before grew, outside the mask.",
-        "rank / task gradient: root mean squares outside the mask, λ included, median over layers and updates.",
+        "same without the rank term: the part of the grown weights that would have been chosen by the task gradient "
+        "alone.",
+        "rank / task gradient: ratio of root mean squares outside the mask, including λ; median over layers and "
+        "updates.",
     ]
     return table
 
 
 def helps(ours: list[float], theirs: list[float]) -> str:
-    """A word on two lists of accuracies; none where there are too few to say."""
+    """Compare two lists of accuracies.
+
+    Args:
+        ours: One accuracy per run with the rank term.
+        theirs: One accuracy per run without it.
+
+    Returns:
+        "yes", "no" or "harms"; empty if there are too few runs.
+    """
     if min(len(ours), len(theirs)) < LEAST:
         return ""
     return "yes" if beats(ours, theirs) else "harms" if beats(theirs, ours) else "no"
 
 
 def plain_runs(evidence: Evidence, settings: tuple[tuple[tuple[str, Any], ...], ...] = ()) -> list[Run]:
-    """One run a method and sparsity of CIFAR nets and ResNet-50, as the recipes have them or with these additions."""
+    """Return one run per method and sparsity of the CIFAR networks and ResNet-50, without extras.
+
+    Args:
+        evidence: The runs and their records.
+        settings: Also accept runs with one of these settings.
+
+    Returns:
+        The runs, by task, method and sparsity.
+    """
     chosen = [r for r in evidence.runs if "cifar10" in r.task or "resnet50" in r.task]
     chosen = [r for r in chosen if r.settings in ((), *settings)]
     chosen = [r for r in chosen if "+" not in r.method]
@@ -216,6 +312,14 @@ def _first_seeds(runs: Any) -> list[Run]:
 
 
 def net(run: Run) -> str:
+    """Return the short name of a run's network.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Such as "resnet20".
+    """
     return run.task.removeprefix("cifar10-cpu-")
 
 

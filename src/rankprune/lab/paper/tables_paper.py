@@ -1,4 +1,4 @@
-"""The tables that the paper prints: its number, its erratum and ours side by side."""
+"""The tables of the paper: its number, its erratum and our number side by side."""
 
 from __future__ import annotations
 
@@ -9,14 +9,27 @@ from .measure import UPDATES, measurement_key
 from .table import NAMES, PROTOCOL, Evidence, Table, numbers, plain
 
 Scale = Literal["cpu", "full"]
-_SMALL = "cpu scale: small nets at 16 pixels and few epochs stand in for the paper's; compare methods, not levels."
+_SMALL = (
+    "cpu scale: small networks at 16 pixels and a few epochs replace the paper's; compare methods with each other, not "
+    "with the paper's accuracies."
+)
+_RAN = "network and data of ours"
 
 
 def accuracies(name: str, evidence: Evidence, scale: Scale) -> Table:
-    """cifar10, imagenet, deit: a row a net, sparsity and method."""
+    """Build the tables cifar10, imagenet and deit: one row per network, sparsity and method.
+
+    Args:
+        name: Name of the table in numbers.yaml.
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     data = numbers()[name]
     errata = {(e["net"], e["sparsity"], e["method"]): e["says"] for e in data.get("errata", ())}
-    table = Table(name, data["title"], ("paper's net", "sparsity", "method", "paper", "erratum", "ours", "ours is of"))
+    table = Table(name, data["title"], ("paper's network", "sparsity", "method", "paper", "erratum", "ours", _RAN))
     for net, rows in data["nets"].items():
         task, paper, also = rows[scale], rows["paper"], rows.get("also", {})
         dense = evidence.find(task, "dense", None)
@@ -38,7 +51,7 @@ def accuracies(name: str, evidence: Evidence, scale: Scale) -> Table:
 
 
 def _titled(evidence: Evidence, table: Table, scale: Scale, *full: str) -> Table:
-    """Say in the title what was run in the place of the paper's networks, and how many runs of the real tasks."""
+    """Add to the title which networks were run, and how many full-scale runs there are."""
     if scale == "cpu":
         count = sum(record["name"].startswith(full) and not record.get("smoke") for record in evidence.records)
         table.title += f"; ours: {table.ran or 'not run'}; {count} at full scale"
@@ -46,10 +59,18 @@ def _titled(evidence: Evidence, table: Table, scale: Scale, *full: str) -> Table
 
 
 def scratch(evidence: Evidence, scale: Scale) -> Table:
-    """RPG from a trained net and from scratch."""
+    """Compare RPG from a trained network and from scratch.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     data = numbers()["scratch"]
     task = data["nets"]["ResNet-50"][scale]
-    head = ("sparsity", "start", "paper", "ours", "ours is of", "MACs, paper", "MACs, ours")
+    head = ("sparsity", "start", "paper", "ours", _RAN, "MACs, paper", "MACs, ours")
     table = Table("scratch", data["title"], head)
     for sparsity, paper in data["paper"].items():
         for start in ("pretrained", "scratch"):
@@ -61,12 +82,21 @@ def scratch(evidence: Evidence, scale: Scale) -> Table:
             ours = evidence.accuracy(runs)
             cells = (plain(paper[start]), ours, evidence.ran_on(runs), macs, _macs(evidence, runs))
             table.rows.append((f"{sparsity:g}", start, *cells))
-    table.notes = ["MACs: of one image, as a share of the dense net.", *([_SMALL] if scale == "cpu" else ()), PROTOCOL]
+    macs_note = "MACs: of one image, as a fraction of the dense network's."
+    table.notes = [macs_note, *([_SMALL] if scale == "cpu" else ()), PROTOCOL]
     return _titled(evidence, evidence.finish(table), scale, f"{data['nets']['ResNet-50']['full']}-rpg-")
 
 
 def maskrcnn(evidence: Evidence, scale: Scale) -> Table:
-    """Box and mask AP; at cpu scale there are none, only smoke runs of the recipes."""
+    """Build the table of box and mask AP. At cpu scale the recipes are only smoke-tested, which gives no AP.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     data = numbers()["maskrcnn"]
     table = Table("maskrcnn", data["title"], ("sparsity", "method", "paper: box", "mask", "ours: box", "mask"))
     cells: list[tuple[float, str, list[float]]] = [(0, "dense", data["dense"])]
@@ -77,10 +107,12 @@ def maskrcnn(evidence: Evidence, scale: Scale) -> Table:
         table.rows.append((f"{sparsity:g}", NAMES[method], f"{both[0]:.1f}", f"{both[1]:.1f}", box, mask))
     if scale == "cpu":
         table.notes.append(
-            "cpu scale: each recipe was run for a few steps on generated images, to see that it works; that gives "
-            "no AP, so ours is not run."
+            "cpu scale: each recipe was run for a few steps on generated images, to check that it works; this gives "
+            "no AP, so our columns say not run."
         )
-    table.notes.append("Frozen parts are neither pruned nor counted. λ 0.5 and δ̃ 0.2: the authors' are unpublished.")
+    table.notes.append(
+        "Frozen parts are neither pruned nor counted. λ = 0.5 and δ̃ = 0.2 are our choice; the authors' are unpublished."
+    )
     return _titled(evidence, evidence.finish(table), scale, f"{data['task']}-")
 
 
@@ -106,7 +138,15 @@ def _macs(evidence: Evidence, runs: list[Any]) -> str:
 
 
 def runtime(evidence: Evidence, scale: Scale) -> Table:
-    """Milliseconds of one image."""
+    """Build the table of milliseconds per image.
+
+    Args:
+        evidence: The runs and their records.
+        scale: Not used; there is one measurement.
+
+    Returns:
+        The table.
+    """
     data = numbers()["runtime"]
     head = ("sparsity", "paper: top-1", "paper: ms", "x dense", "ours: ms", "x dense", "x torch", "x onnxruntime")
     table = Table("runtime", data["title"], head, planned=1)
@@ -126,16 +166,26 @@ def runtime(evidence: Evidence, scale: Scale) -> Table:
         table.rows.append(("dense" if not sparsity else f"{sparsity:g}", *paper, *cells))
     if record:
         found = record["result"]
-        how = f"{found['threads']} threads, one image of {found['size']} pixels, {found['rounds']} rounds, all in turns"
+        how = f"{found['threads']} threads, one image of {found['size']} pixels, {found['rounds']} rounds, interleaved"
         table.notes.append(f"ours: {found['model']}; {record['environment']['cpu']}, {how}; minimum / median.")
-        table.notes.append("x: how many times faster the engine is than with the dense net, and than others with it.")
+        table.notes.append(
+            "x: speed-up of the engine over itself, torch and ONNX Runtime, each with the dense network."
+        )
         table.done = 1
     table.notes.append("paper: DeepSparse on another CPU; compare the ratios to dense, not the milliseconds.")
     return table
 
 
 def overhead(evidence: Evidence, scale: Scale) -> Table:
-    """What the rank work costs, and what training costs beside dense training."""
+    """Build the table of what the rank gradient costs, and of training FLOPs against dense training.
+
+    Args:
+        evidence: The runs and their records.
+        scale: "cpu" or "full".
+
+    Returns:
+        The table.
+    """
     data = numbers()["overhead"]
     table = Table("overhead", data["title"], ("what", "paper", "ours"), planned=1)
     record = evidence.records.newest(measurement_key("overhead"))
@@ -148,20 +198,28 @@ def overhead(evidence: Evidence, scale: Scale) -> Table:
 
     dense, each = data["dense_training_flops"], 60 * svd["minutes"] / UPDATES
     table.rows += [
-        ("SVD FLOPs of all updates, as the paper counts", f"{svd['flops']:.3g}", ours(big, "svd_flops", ".3g")),
-        ("FLOPs of the closed form instead, about", "", ours(big, "gram_flops", ".3g")),
+        ("SVD FLOPs of all updates, as the paper counts them", f"{svd['flops']:.3g}", ours(big, "svd_flops", ".3g")),
+        ("approximate FLOPs of the closed form", "", ours(big, "gram_flops", ".3g")),
         ("FLOPs of dense training, ResNet-50", f"{dense:.3g}", ours(big, "dense_training_flops", ".3g")),
-        ("rank work as a share of the time", f"{share:.1%} (of {whole['minutes']} min)", ours(small, "share", ".2%")),
-        ("seconds of rank work an update, ResNet-50", f"{each:.2f}", ours(big, "rank_seconds", ".2f")),
+        (
+            "rank gradient, fraction of training time",
+            f"{share:.1%} (of {whole['minutes']} min)",
+            ours(small, "share", ".2%"),
+        ),
+        ("rank gradient, seconds per update, ResNet-50", f"{each:.2f}", ours(big, "rank_seconds", ".2f")),
     ]
     task = {"cpu": "cifar10-cpu-resnet20", "full": "imagenet-resnet50"}[scale]
     for method, value in data["training_share"].items():
         runs = evidence.find(task, method, 90)
         text = evidence.number(runs, lambda r: r.training_share, 2) or "not run"
-        table.rows.append((f"training FLOPs at 90 % as a share of dense: {NAMES[method]}", f"{value:.2f}", text))
+        table.rows.append((f"training FLOPs at 90 %, fraction of dense: {NAMES[method]}", f"{value:.2f}", text))
     if small:
-        table.notes.append(f"share of the time, ours: {small['model']}, an update every {small['every']} steps.")
-    table.notes.append("paper: V100 GPUs; ours: a CPU. Training FLOPs: three passes a step over the weights then kept.")
+        table.notes.append(
+            f"fraction of training time, ours: {small['model']}, an update every {small['every']} steps."
+        )
+    table.notes.append(
+        "paper: V100 GPUs; ours: a CPU. Training FLOPs: three passes per step over the weights kept at that step."
+    )
     finished = evidence.finish(table)
     finished.planned, finished.done = finished.planned + 1, finished.done + (record is not None)
     return finished

@@ -1,4 +1,4 @@
-"""Works through the queue with a runner, in pieces, until it is done or the time is up."""
+"""Processes the queue with a runner until it is empty or the time is up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .queue import Item, Measurement, Queue, read_queue
 from .records import Record, Records, code_version
 from .runs import Run
 
-_CODE = "code.txt"  # in a run's folder: which code began it
+_CODE = "code.txt"  # in a run's folder: the version of the code that started it
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,22 @@ class Paths:
 
     @property
     def embedded(self) -> bool:
-        """Whether the embedded images take the place of CIFAR-10."""
+        """Whether the embedded images replace CIFAR-10."""
         return not has_cifar10(self.data)
 
     def records(self) -> Records:
+        """Read all records."""
         return Records(self.results / "records")
 
     def queue(self, records: Records) -> Queue:
+        """Read the queue.
+
+        Args:
+            records: The records so far, on which some entries depend.
+
+        Returns:
+            The queue.
+        """
         return read_queue(self.results / "queue.yaml", records)
 
 
@@ -60,8 +69,8 @@ class _Claim:
     Attributes:
         run: What is claimed.
         is_start: Whether the dense run that `run` starts from is trained first.
-        code: The version of the code that began the run.
-        lock: Released by closing it.
+        code: The version of the code that started the run.
+        lock: Releases the claim when closed.
     """
 
     run: Run
@@ -72,14 +81,14 @@ class _Claim:
 
 @dataclass
 class QueueWorker:
-    """Feeds what is due in the queue to a runner, and writes a record of each run that ends.
+    """Gives the pending runs of the queue to a runner, and writes a record of each run that ends.
 
     Several commands may work on the same queue: each run is claimed by a lock while it trains.
 
     Attributes:
         paths: The folders.
-        again: Whether to run also what only older code has a record of.
-        say: Receives sentences about what is done.
+        again: Also repeat runs whose records are all from other versions of the code.
+        say: Called with sentences about the progress.
         finished: Called with each new record.
     """
 
@@ -92,14 +101,18 @@ class QueueWorker:
     _claims: dict[Path, _Claim] = field(default_factory=dict)  # by run folder
 
     def run(self, runner: Runner, seconds: float | None = None) -> int:
-        """Work until nothing is due that this process can do, or until the time is up.
+        """Run until nothing is left that this process can do, or until the time is up.
+
+        Args:
+            runner: Trains the runs.
+            seconds: Stop after this time; None for no limit.
 
         Returns:
             The number of records added.
 
         Raises:
-            Interrupted: A signal asked to stop; what ran has been saved.
-            RunError: The disk refuses to write.
+            Interrupted: A signal asked to stop; the active runs have been saved.
+            RunError: A file could not be written.
         """
         try:
             runner.run(self._next, self._done, seconds)
@@ -124,7 +137,7 @@ class QueueWorker:
         if item in self._skipped or (isinstance(item, Run) and not item.known()) or self._has(item, records):
             return False
         if isinstance(item, Measurement):
-            return idle  # timings need the machine for themselves
+            return idle  # timings need an otherwise idle machine
         folder = self._order(item).folder
         return folder not in self._claims and (not item.pretrained or self._start(item).folder not in self._claims)
 
@@ -146,7 +159,7 @@ class QueueWorker:
 
     @property
     def _out(self) -> Path:
-        """Where run folders go; what older code has left in them is not resumed by `again`."""
+        """Where run folders go. With `again` it is a folder of its own, so that no run of older code is resumed."""
         return self.paths.out / code_version() if self.again else self.paths.out
 
     def _order(self, run: Run) -> Order:
@@ -157,13 +170,13 @@ class QueueWorker:
         return Order(run.dense().placed(self._out, self.paths.data, self.paths.embedded), self._out)
 
     def _claim(self, run: Run) -> Order | None:
-        """Claim a run, or the dense run that must come first; None where another process has it or has done it."""
+        """Claim a run, or the dense run that must come first; None if another process has claimed or finished it."""
         order, lock, is_start = self._order(run), contextlib.ExitStack(), False
         if not lock.enter_context(claimed(self.paths.out, self._key(run))):
             self._skipped.add(run)
             lock.close()
             return None
-        if self._has(run, self.paths.records()):  # by another, after the queue was read and before it was claimed
+        if self._has(run, self.paths.records()):  # another process finished it after the queue was read
             lock.close()
             return None
         if run.pretrained and not ((start := self._start(run)).folder / MODEL).is_file():
@@ -211,16 +224,19 @@ def describe(
     recipe: Recipe | None = None,
     ran_on: dict[str, Any] | None = None,
 ) -> Record:
-    """Make the record of a run: enough to know how it came about, and no path of the machine it ran on.
+    """Create the record of a run: all that is needed to repeat it, and no path of the machine it ran on.
 
     Args:
         run: Key of the run or measurement.
         name: Name of the recipe or measurement.
         seed: The run's seed.
-        code: Version of the code that began the run.
-        result: What it found; None for a run that failed.
+        code: Version of the code that started the run.
+        result: Its result; None for a run that failed.
         recipe: The resolved recipe; None for a measurement.
-        ran_on: Content of the run's environment.json; None: this process.
+        ran_on: Content of the run's environment.json; by default, the environment of this process.
+
+    Returns:
+        The record, without `key` and `finished`.
     """
     here = {key: value for key, value in (ran_on or environment()).items() if key != "platform"}
     record: Record = {"run": run, "name": name, "seed": seed, "code": code, "result": result, "environment": here}
@@ -232,12 +248,19 @@ def describe(
         resolved["model"].pop("weights", None)
         record["recipe"] = resolved
         if recipe.data.name == "fashion":
-            record["data"] = "the embedded slice of Fashion-MNIST, because CIFAR-10 was not there"
+            record["data"] = "the embedded subset of Fashion-MNIST, because CIFAR-10 was missing"
     return record
 
 
 def begun_by(folder: RunFolder) -> str:
-    """The code that began a run; for a new one, this."""
+    """Return the version of the code that started a run; a new run gets the current one.
+
+    Args:
+        folder: The run's folder; created if it does not exist.
+
+    Returns:
+        The version.
+    """
     folder.create()
     path = folder.path / _CODE
     if not path.is_file():
@@ -247,14 +270,26 @@ def begun_by(folder: RunFolder) -> str:
 
 
 def forget_checkpoints(folder: RunFolder) -> None:
-    """A finished run needs them no more, and hundreds of runs are many gigabytes."""
+    """Delete the checkpoints of a finished run; hundreds of runs would take many gigabytes.
+
+    Args:
+        folder: The run's folder.
+    """
     for name in (LAST, PREVIOUS, BEST):
         (folder.path / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def claimed(out: Path, key: str) -> Iterator[bool]:
-    """Whether this process may do it; another that works on the same queue then leaves it alone."""
+    """Claim an item of the queue within the block.
+
+    Args:
+        out: Folder that holds the run folders and the claims.
+        key: Key of the item.
+
+    Yields:
+        False if another process has claimed it.
+    """
     folder = out / ".claims"
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / key, "a", encoding="utf-8") as file:
@@ -267,6 +302,14 @@ def claimed(out: Path, key: str) -> Iterator[bool]:
 
 
 def has_cifar10(root: str | None) -> bool:
+    """Whether a folder holds CIFAR-10.
+
+    Args:
+        root: The folder, or None.
+
+    Returns:
+        True if one of the official layouts is there.
+    """
     if root is None:
         return False
     folder = Path(root)

@@ -1,4 +1,4 @@
-"""Recipes: what a run is, in YAML, strictly checked. `load_recipe("fashion-rpg-98", ["optimizer.lr=0.05"])`."""
+"""Recipes: the settings of a run in YAML, strictly checked. `load_recipe("fashion-rpg-98", ["optimizer.lr=0.05"])`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Recipe", "RecipeError", "list_recipes", "load_recipe"]
 
 
 def __getattr__(name: str) -> Any:
-    # Listing names needs neither pydantic nor torch; a recipe itself needs both.
+    # Imported on demand, because listing names needs neither pydantic nor torch.
     if name == "Recipe":
         from .schema import Recipe
 

@@ -1,7 +1,7 @@
-"""What the recipes room raises on bad input; the message is one sentence for the user."""
+"""The exception of this room. Its message is one sentence for the user."""
 
 from __future__ import annotations
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot be found, read or understood."""
+    """A recipe that cannot be found or read, or has an invalid value."""

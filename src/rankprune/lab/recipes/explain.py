@@ -1,4 +1,4 @@
-"""pydantic's findings as one sentence that names the key, its place and the way out."""
+"""Turns pydantic's errors into one sentence that names the key, where it is and what to do."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ from pydantic import BaseModel, ValidationError  # isort: skip  (schema.py says 
 
 
 def explain(error: ValidationError, schema: type[Section]) -> str:
-    """The first finding of a validation of `schema`."""
+    """Describe the first error of a validation.
+
+    Args:
+        error: The error that pydantic raised.
+        schema: The class that was validated.
+
+    Returns:
+        The sentence, without the recipe's name.
+    """
     first = error.errors()[0]
     *place, key = [str(part) for part in first["loc"]] or [""]
     if first["type"] == "extra_forbidden":
         where = ".".join(place) or "a" + re.sub("[A-Z]", lambda m: f" {m[0].lower()}", schema.__name__)  # a sweep file
-        # At the top, where lr is written for optimizer.lr, the section that has the key is nearer than any spelling.
+        # At the top level, `lr` probably means optimizer.lr, so look for the key in the sections before its spelling.
         homes = [f"{part}.{key}" for part in schema.model_fields if not place and key in _keys(schema, [part])]
         if not homes and not place and "method" in schema.model_fields and _is_of_a_method(key):
             homes = [f"method.{key}"]
@@ -34,6 +42,14 @@ def explain(error: ValidationError, schema: type[Section]) -> str:
 
 
 def reason(error: Any) -> str:
+    """Rephrase pydantic's message as the end of a sentence.
+
+    Args:
+        error: One entry of ``ValidationError.errors()``.
+
+    Returns:
+        Such as "it should be a valid integer".
+    """
     message: str = error["msg"].removeprefix("Input should be ")
     return f"it should be {message}" if message != error["msg"] else message[0].lower() + message[1:]
 
@@ -44,9 +60,9 @@ def _is_of_a_method(key: str) -> bool:
 
 
 def _keys(schema: type[BaseModel], place: Sequence[str]) -> list[str]:
-    """The known keys of a section, by its place."""
+    """The known keys of a section, given by its path."""
     for part in place:
-        if part.isdigit():  # the place in a list, whose elements are all alike
+        if part.isdigit():  # an index into a list, whose elements have one type
             continue
         annotation: Any = schema.model_fields[part].annotation
         schema = next((a for a in get_args(annotation) if isinstance(a, type)), annotation)

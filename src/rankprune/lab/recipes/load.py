@@ -1,4 +1,4 @@
-"""A recipe by name or path, with overrides, resolved and checked; every mistake is one sentence."""
+"""Loads a recipe by name or path, applies overrides and checks it; every mistake is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -21,12 +21,23 @@ from .schema import Method, Recipe, counts
 
 from pydantic import TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
 
-# Where data lie, how a run is spread over processes and how often it is saved do not make it another run.
+# Keys that do not change the outcome: the location of the data, parallelism and how often the run is saved.
 _NOT_IN_HASH = {"data": {"root", "workers", "download"}, "save": True, "parallel": True}
 
 
 def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """`name` is one of `list_recipes()` or a YAML file; an override is `key=value`, the key dotted."""
+    """Load a recipe.
+
+    Args:
+        name: One of `list_recipes()`, or the path of a YAML file.
+        overrides: Each is `key=value` with a dotted key, such as "optimizer.lr=0.05".
+
+    Returns:
+        The checked recipe.
+
+    Raises:
+        RecipeError: There is no such recipe, or a value is invalid.
+    """
     values = raw(str(name))
     for override in overrides:
         values = merge(values, parse_override(override))
@@ -34,7 +45,18 @@ def load_recipe(name: str | Path, overrides: Iterable[str] = ()) -> Recipe:
 
 
 def raw(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The values of a recipe with its bases resolved, not yet checked."""
+    """Return the values of a recipe with its bases merged, not yet checked.
+
+    Args:
+        name: Name or path of the recipe.
+        seen: Recipes whose base it is, to detect a cycle.
+
+    Returns:
+        The values.
+
+    Raises:
+        RecipeError: There is no such recipe, or it is its own base.
+    """
     if name in seen:
         raise RecipeError(f"The recipe {name} is its own base: {' -> '.join([*seen, name])}.")
     row = find(name)
@@ -53,13 +75,23 @@ def raw(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         return {"name": path.stem, **own}
     if not isinstance(base, str):
         raise RecipeError(f"base={shorten(base)} in {path} is not the name of a recipe.")
-    beside = path.parent / base  # a file is named from where its heir lies
+    beside = path.parent / base  # a path is relative to the file that names it
     values = raw(str(beside) if base.endswith((".yaml", ".yml")) else base, (*seen, name))
     return merge({**values, "name": path.stem}, own)
 
 
 def parse_override(text: str) -> dict[str, Any]:
-    """`optimizer.lr=0.05` as {"optimizer": {"lr": 0.05}}; the value is read as YAML, so it has a type."""
+    """Parse an override; its value is read as YAML, so it has a type.
+
+    Args:
+        text: Such as "optimizer.lr=0.05".
+
+    Returns:
+        Nested values, such as {"optimizer": {"lr": 0.05}}.
+
+    Raises:
+        RecipeError: The text is not `key=value`.
+    """
     key, equals, value = text.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
@@ -71,9 +103,19 @@ def parse_override(text: str) -> dict[str, Any]:
 
 
 def check(values: dict[str, Any]) -> Recipe:
-    """The recipe of these values, or one sentence that says what is wrong with them."""
+    """Validate the values of a recipe.
+
+    Args:
+        values: The merged values.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RecipeError: One sentence that says what is wrong.
+    """
     name = shorten(values.get("name", "the recipe")).strip("'")
-    if _for_other_methods(values.get("method")):  # a sweep's settings, met by its dense run
+    if _for_other_methods(values.get("method")):  # settings of a sweep's methods, in its dense run
         values = {**values, "method": None}
     try:
         recipe = Recipe.model_validate(values)
@@ -85,21 +127,35 @@ def check(values: dict[str, Any]) -> Recipe:
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
-    """Every key, as plain values."""
+    """Return every key of a recipe as plain values.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        A mapping that JSON can hold.
+    """
     return recipe.model_dump(mode="json")
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """Eight hex digits of all that decides the outcome of a run."""
+    """Hash everything that decides the outcome of a run.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        Eight hexadecimal digits.
+    """
     leave_out: dict[str, Any] = dict(_NOT_IN_HASH)
-    if recipe.data.name in ("coco", "imagefolder"):  # there the folder is the data set
+    if recipe.data.name in ("coco", "imagefolder"):  # the folder decides which images these are
         leave_out["data"] = {"workers", "download"}
     text = json.dumps(recipe.model_dump(mode="json", exclude=leave_out), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _for_other_methods(method: Any) -> bool:
-    """Whether all that stands under `method` is settings for methods and extras by their names: rigl: {every: 5}."""
+    """Whether `method` holds only settings for methods and extras by name: rigl: {every: 5}."""
     if not isinstance(method, dict) or not method:
         return False
     names = {*list_methods(), *list_extras()}
@@ -107,7 +163,7 @@ def _for_other_methods(method: Any) -> bool:
 
 
 def _checked(method: Method, name: str) -> Method:
-    """The method with its hyper-parameters in the types of its class."""
+    """The method with its hyper-parameters converted to the types of its class."""
     try:
         cls = method_info(base_method(method.name)).cls
         hyper = settings_for(base_method(method.name), method.hyper)
@@ -131,7 +187,7 @@ def _checked(method: Method, name: str) -> Method:
             raise RecipeError(f"{name}: method.{key}={shorten(value)} is wrong: {reason(error.errors()[0])}.") from None
     try:
         cls(method.sparsity, **typed)
-    except ValueError as error:  # the class checks what a type cannot say
+    except ValueError as error:  # the class checks what its types cannot express
         raise RecipeError(f"{name}: method.{error}.") from None
     used = {extra: extras[extra] for extra in method.name.split("+")[1:] if extra in method.hyper}
     return Method(name=method.name, sparsity=method.sparsity, dense=method.dense, **typed, **used)

@@ -1,8 +1,8 @@
-"""Names of recipes. A file in `tasks/` with a `family` stands for TASK-dense and TASK-ROW-PERCENT.
+"""Names of recipes. A file in `tasks/` with a `family` defines the recipes TASK-dense and TASK-METHOD-PERCENT.
 
-A family has `sparsities` (in percent) and `methods`: each row's hyper-parameters under its name, which is that of a
-method unless they give another (`powerprop-erk: {name: powerprop, distribution: erk}`). Where rows are trained
-otherwise than their task, `settings` says how; `only` names the sparsities of rows that do not have all.
+A family has `sparsities` (in percent) and `methods`, which maps each row's name to its hyper-parameters. The row's name
+is the method's name unless `name` gives another one (`powerprop-erk: {name: powerprop, distribution: erk}`).
+`settings` holds what some rows change in their task; `only` lists the sparsities of rows that do not have all of them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,41 @@ TASKS = Path(__file__).parent / "tasks"
 
 
 class Row(NamedTuple):
-    """One member of a family."""
+    """One recipe of a family."""
 
     task: str
-    method: str | None  # as the family calls it, with extras; None: dense
+    method: str | None  # the row's name in the family, with extras such as rpg+ham; None: dense
     sparsity: float | None
 
 
 @lru_cache
 def task(name: str) -> dict[str, Any]:
-    """A task's own lines laid over those of its base."""
+    """Read a task and merge it into its base.
+
+    Args:
+        name: Name of a file in `tasks/`, without .yaml.
+
+    Returns:
+        Its values, including `family`.
+    """
     own = yaml_file.read(TASKS / f"{name}.yaml")
     return merge(task(own["base"]), {k: v for k, v in own.items() if k != "base"}) if "base" in own else own
 
 
 def tasks() -> list[str]:
-    """Tasks that stand for recipes; those with a leading underscore are only bases."""
+    """Return the tasks that have recipes; names with a leading underscore are only bases of others."""
     return sorted(path.stem for path in TASKS.glob("*.yaml") if not path.stem.startswith("_"))
 
 
 def list_recipes(pattern: str = "*") -> list[str]:
-    """Names of the recipes that match a shell pattern."""
+    """Return the names of the recipes that match a shell pattern.
+
+    Args:
+        pattern: Such as "fashion-*".
+
+    Returns:
+        The names, by task and method.
+    """
     names = []
     for one in tasks():
         family = task(one)["family"]
@@ -51,7 +65,14 @@ def list_recipes(pattern: str = "*") -> list[str]:
 
 
 def find(name: str) -> Row | None:
-    """The row a name stands for; the percentage may be any between 0 and 100."""
+    """Parse the name of a recipe.
+
+    Args:
+        name: TASK-dense or TASK-METHOD-PERCENT, with any percentage between 0 and 100.
+
+    Returns:
+        The row, or None if there is no such task or method.
+    """
     for one in sorted(tasks(), key=len, reverse=True):
         if not name.startswith(f"{one}-"):
             continue
@@ -66,7 +87,14 @@ def find(name: str) -> Row | None:
 
 
 def settings(row: Row) -> dict[str, Any]:
-    """The recipe of a row, as it would stand in a file."""
+    """Return the values of a row's recipe, as a recipe file would hold them.
+
+    Args:
+        row: The row.
+
+    Returns:
+        The values, not yet checked.
+    """
     values = dict(task(row.task))
     family = values.pop("family")
     called, plus, extras = (row.method or "dense").partition("+")
@@ -79,12 +107,27 @@ def settings(row: Row) -> dict[str, Any]:
 
 
 def base_method(name: str) -> str:
-    """The method of a name that adds extras to it: rpg of rpg+ham."""
+    """Return the method of a name with extras: "rpg" for "rpg+ham".
+
+    Args:
+        name: A method, possibly with extras.
+
+    Returns:
+        The name of the method.
+    """
     return name.partition("+")[0]
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` laid over `base`, mapping by mapping; neither is changed."""
+    """Merge two mappings recursively; neither is changed.
+
+    Args:
+        base: The values to start from.
+        over: The values that take precedence.
+
+    Returns:
+        A new mapping.
+    """
     merged = dict(base)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(base.get(key), dict)

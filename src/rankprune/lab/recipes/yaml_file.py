@@ -1,4 +1,4 @@
-"""YAML in the strict sense people expect: 5e-4 is a number and a key given twice is an error."""
+"""Strict YAML: 5e-4 is a number, and a key given twice is an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import RecipeError
 
 try:
     import yaml
-except ModuleNotFoundError:  # said here because the models' helper for this would import torch
+except ModuleNotFoundError:  # without `need`, so that listing recipes does not import the package
     raise ImportError("A recipe needs yaml, which is not installed: pip install 'rankprune[train]'.") from None
 
 
@@ -22,7 +22,18 @@ MOST_NESTED = 50
 
 
 class Loader(yaml.SafeLoader):
+    """A SafeLoader that refuses duplicate keys, malformed scalars and integers above 64 bits."""
+
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Construct a mapping; a key given twice is an error.
+
+        Args:
+            node: The mapping's node.
+            deep: Construct its children as well.
+
+        Returns:
+            The mapping.
+        """
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -36,10 +47,19 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """Construct a value; an invalid one is a YAML error with its line.
+
+        Args:
+            node: The value's node.
+            deep: Construct its children as well.
+
+        Returns:
+            The value.
+        """
         try:
             value = super().construct_object(node, deep)
         except (ValueError, IndexError, KeyError, AttributeError, TypeError, OverflowError):
-            # PyYAML leaves it to Python to refuse `!!int ""`, `!!timestamp "x"` or the 32nd of a month.
+            # PyYAML raises whatever Python does for `!!int ""`, `!!timestamp "x"` or the 32nd of a month.
             kind = node.tag.rpartition(":")[2]
             raise _wrong(f"{shorten(getattr(node, 'value', ''))} is no {kind}", node) from None
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
@@ -57,10 +77,10 @@ def _wrong(problem: str, node: Any) -> yaml.YAMLError:
 
 
 def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """How many values there are under a node, and how deep, with every alias written out; each node is seen once."""
+    """Count the values under a node and their depth, with every alias expanded; each node is visited once."""
     found = known.get(id(node))
     if found is None:
-        known[id(node)] = (0, 0)  # begun
+        known[id(node)] = (0, 0)  # being visited
         children: list[Any] = []
         if isinstance(node, yaml.SequenceNode):
             children = node.value
@@ -76,13 +96,24 @@ def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
     return found
 
 
-# YAML 1.1 takes 5e-4 for a word, because it lacks the dot.
+# YAML 1.1 reads 5e-4 as a string, because it lacks the dot.
 _NUMBER = re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$")
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", _NUMBER, list("-+0123456789"))
 
 
 def parse(text: str, source: str) -> Any:
-    """The value that `text` says; `source` names it in an error."""
+    """Parse YAML.
+
+    Args:
+        text: The YAML.
+        source: Its name in error messages.
+
+    Returns:
+        The value, or None if the text is empty.
+
+    Raises:
+        RecipeError: The text is not YAML, too large or nested too deeply.
+    """
     loader = None
     try:
         loader = Loader(text)  # a SafeLoader
@@ -110,7 +141,17 @@ def parse(text: str, source: str) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file that holds a mapping."""
+    """Read a file that holds a mapping.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The mapping.
+
+    Raises:
+        RecipeError: The file cannot be read, or holds something else.
+    """
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
@@ -127,4 +168,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def dump(value: dict[str, Any]) -> str:
+    """Format values as YAML without aliases.
+
+    Args:
+        value: The values.
+
+    Returns:
+        The YAML, with the keys in their order.
+    """
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True))

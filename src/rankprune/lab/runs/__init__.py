@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its result, what it ran on, and the model it trained."""
+"""A run on disk: its folder, its result, its environment, and the model it trained."""

@@ -1,4 +1,4 @@
-"""What a run ran on: versions, processor, threads."""
+"""The environment of a run: versions, processor, threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 import rankprune
 
-# What each extra brings, and the modules that show whether it is there.
+# For each extra, what it adds and the modules that it installs.
 EXTRAS: dict[str, tuple[str, tuple[str, ...]]] = {
     "train": ("recipes, the trainer, progress bars", ("pydantic", "yaml", "rich", "torchvision", "timm")),
     "vision": ("torchvision: and timm: models, image folders, EMA", ("torchvision", "timm")),
@@ -30,7 +30,14 @@ _DISTRIBUTIONS = {"yaml": "pyyaml", "faster_coco_eval": "faster-coco-eval", "PIL
 
 
 def environment(processes: int = 1) -> dict[str, Any]:
-    """For environment.json and `rankprune doctor`."""
+    """Return versions and hardware, for environment.json and `rankprune doctor`.
+
+    Args:
+        processes: Number of processes of the run.
+
+    Returns:
+        A mapping that JSON can hold.
+    """
     return {
         "rankprune": rankprune.__version__,
         "python": platform.python_version(),
@@ -46,7 +53,7 @@ def environment(processes: int = 1) -> dict[str, Any]:
 
 
 def extras() -> list[dict[str, Any]]:
-    """Each extra: what it brings, and the version of each of its libraries (None: missing)."""
+    """Return what each extra adds and the versions of its libraries (None if one is not installed)."""
     return [
         {"extra": extra, "brings": brings, "packages": {module: _version(module) for module in modules}}
         for extra, (brings, modules) in EXTRAS.items()
@@ -63,7 +70,7 @@ def _version(module: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """Name of the processor, as the system gives it."""
+    """Return the processor's name as the operating system reports it."""
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.is_file() else []
     return names[0].partition(":")[2].strip() if names else platform.processor() or platform.machine()

@@ -1,4 +1,4 @@
-"""Weights of any of our files, or of others', into a model."""
+"""Opens a model from a run folder or a file of weights, ours or another library's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIZES = {"fashion": 28, "cifar10": 32, "imagefolder": 224, "coco": NOMINAL_SIZE
 
 
 class Opened(NamedTuple):
-    """A model with the weights of a file, an example input, and what is needed to build it again."""
+    """A model with the weights of a file, an example input, and the description needed to build it again."""
 
     model: nn.Module
     example: Tensor
@@ -30,10 +30,22 @@ class Opened(NamedTuple):
 
 
 def open_model(path: Path, name: str | None = None, image_size: int | None = None) -> Opened:
-    """A model with the weights of a run folder or a file, and an example input.
+    """Open a model with the weights of a run folder or a file.
 
-    Our own files and runs say which model they are of. For others `name` says it; classes and channels are found by
-    the shapes of that model. Nothing is fetched, and no code of the folder or file is run.
+    Our own files and runs name their model. For other files `name` does; the number of classes and channels is inferred
+    from the shapes of the weights. Nothing is downloaded, and no code of the folder or file is executed.
+
+    Args:
+        path: A run folder or a file of weights.
+        name: Name of the model, if the file does not say.
+        image_size: Height and width of the example input, if not that of the training.
+
+    Returns:
+        The model in evaluation mode, an example input and its description.
+
+    Raises:
+        ModelError: The file does not exist, its model is unknown, or the weights do not fit the model.
+        ValueError: `image_size` is below 1.
     """
     must_exist(path)
     at_least_one(image_size=image_size)
@@ -73,11 +85,27 @@ def _table(recipe: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def must_exist(path: Path) -> None:
+    """Raise if a path does not exist.
+
+    Args:
+        path: A run folder or a file of weights.
+
+    Raises:
+        ModelError: It does not exist.
+    """
     if not path.exists():
         raise ModelError(f"There is no run folder or weights file {path}: check the path.")
 
 
 def at_least_one(**counts: int | None) -> None:
+    """Raise if a number is below 1.
+
+    Args:
+        **counts: Numbers by name; None is allowed.
+
+    Raises:
+        ValueError: One of them is below 1.
+    """
     for name, count in counts.items():
         if count is not None and count < 1:
             raise ValueError(f"{name}={count} is too few: give 1 or more.")

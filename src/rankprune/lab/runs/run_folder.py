@@ -1,4 +1,4 @@
-"""A run's folder: its name, its lock, its small files."""
+"""The folder of a run: its name, its lock and its small files."""
 
 from __future__ import annotations
 
@@ -25,37 +25,80 @@ MODEL, BEST = "model.sparse.safetensors", "best.ckpt"
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the system's refusal to write (a full disk, a read-only folder) into one sentence."""
+    """Turn an operating system error while writing (a full disk, a read-only folder) into one sentence.
+
+    Args:
+        path: What is being written.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        RunError: The file could not be written.
+    """
     try:
         yield
     except OSError as error:
-        if error.strerror is None:  # our own words, from before anything was begun
+        if error.strerror is None:  # raised by our own code, with a message for the user
             raise RunError(f"{error}.") from error
         raise RunError(f"{path} could not be written ({error.strerror}): what was saved before is intact.") from error
 
 
 def damaged(path: Path, error: NotWhole) -> str:
-    """The sentence about a damaged file of a run folder."""
+    """Return the message about a damaged file of a run folder.
+
+    Args:
+        path: The file.
+        error: What is wrong with it.
+
+    Returns:
+        One sentence.
+    """
     return f"{path} is damaged ({error}): remove it and resume the run."
 
 
 class RunFolder:
-    """`out/NAME-HASH`: the hash is of the resolved recipe, so the same run is found again."""
+    """The folder `out/NAME-HASH` of a run. The hash is of the resolved recipe, so the same recipe finds its run again.
+
+    Args:
+        path: The folder; it need not exist.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     @classmethod
     def of(cls, recipe: Recipe, out: str | Path) -> RunFolder:
+        """Return the folder of a recipe's run.
+
+        Args:
+            recipe: The resolved recipe.
+            out: Folder that holds the run folders.
+
+        Returns:
+            The run's folder.
+        """
         return cls(Path(out) / f"{recipe.name}-{fingerprint(recipe)}")
 
     def create(self) -> None:
+        """Create the folder, unless it exists.
+
+        Raises:
+            RunError: It cannot be created.
+        """
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the folder against a second writer; the system lets go of it however this process ends."""
+        """Lock the folder against a second writer. The operating system releases the lock however this process ends.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            RunError: Another process holds the lock.
+        """
         path = self.path / ".lock"
         with writing(path):
             file = open(path, "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
@@ -73,19 +116,41 @@ class RunFolder:
             yield
 
     def tidy(self) -> None:
-        """Remove what writers that were killed left half written. Only for whoever holds the lock."""
+        """Remove partial files of writers that were killed. Call it only while holding the lock."""
         for path in self.path.glob(".*.*"):
             if path.is_file():
                 path.unlink(missing_ok=True)
         (self.path / "next.ckpt").unlink(missing_ok=True)
 
     def write_recipe(self, recipe: Recipe) -> None:
+        """Write recipe.yaml.
+
+        Args:
+            recipe: The resolved recipe.
+        """
         self._write(RECIPE, dump(to_dict(recipe)))
 
     def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file atomically.
+
+        Args:
+            name: Name of the file.
+            value: Its content.
+        """
         self._write(name, json.dumps(value, indent=2) + "\n")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
+        """Read a JSON file that holds an object.
+
+        Args:
+            name: Name of the file.
+
+        Returns:
+            The object without its checksum, or None if there is no such file.
+
+        Raises:
+            RunError: The file is damaged.
+        """
         path = self.path / name
         if not path.is_file():
             return None
@@ -95,14 +160,18 @@ class RunFolder:
             raise RunError(damaged(path, error)) from None
 
     def write_result(self, result: RunResult) -> None:
-        """Write result.json with a checksum, which `result` compares."""
+        """Write result.json with a checksum, which `result` verifies.
+
+        Args:
+            result: The result.
+        """
         self.write_json(RESULT, seal(result.to_dict()))
 
     def result(self) -> RunResult | None:
         """Read result.json.
 
         Returns:
-            What the run found, or None while it is not finished.
+            The result, or None if the run is not finished.
 
         Raises:
             RunError: The file is damaged.
@@ -114,7 +183,7 @@ class RunFolder:
             raise RunError(damaged(self.path / RESULT, error)) from None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The epochs so far; a last line that was cut short does not count."""
+        """Return the metrics of the epochs so far; a partial last line is ignored."""
         path = self.path / METRICS
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         found = []
@@ -124,6 +193,11 @@ class RunFolder:
         return [line for line in found if isinstance(line, dict) and isinstance(line.get("epoch"), int)]
 
     def append_metrics(self, line: dict[str, Any]) -> None:
+        """Append the metrics of an epoch to metrics.jsonl.
+
+        Args:
+            line: The metrics, with the key "epoch".
+        """
         path = self.path / METRICS
         with writing(path), open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -131,7 +205,11 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def keep_metrics(self, epochs: int) -> None:
-        """Forget lines of epochs that will be run again."""
+        """Remove the metrics of epochs that will be run again.
+
+        Args:
+            epochs: Number of epochs to keep.
+        """
         kept = [line for line in self.metrics() if line["epoch"] <= epochs]
         self._write(METRICS, "".join(json.dumps(line) + "\n" for line in kept))
 

@@ -1,4 +1,4 @@
-"""JSON tables that carry a checksum of themselves, so that a changed or incomplete one is noticed when it is read."""
+"""JSON objects with a checksum, so that reading detects a changed or truncated file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,36 @@ CHECKSUM = "checksum"
 
 
 class NotWhole(ValueError):
-    """What is wrong with a table, as the end of a sentence."""
+    """A damaged object. The message is the end of a sentence."""
 
 
 def seal(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with its checksum as the last entry."""
+    """Add a checksum.
+
+    Args:
+        table: The object.
+
+    Returns:
+        The object with its checksum as the last entry.
+    """
     plain = {key: value for key, value in table.items() if key != CHECKSUM}
     return {**plain, CHECKSUM: _digest(plain)}
 
 
 def unseal(table: Any, types: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """The table without its checksum; NotWhole where it was changed, or where an entry of `types` is absent or wrong.
+    """Verify and remove the checksum.
 
-    A table that has no checksum was written by an older version, and its entries alone are looked at.
+    An object without a checksum was written by an older version; only its entries are checked.
+
+    Args:
+        table: The parsed JSON.
+        types: Required entries and their types.
+
+    Returns:
+        The object without its checksum.
+
+    Raises:
+        NotWhole: The object was changed, or an entry is missing or of the wrong type.
     """
     if not isinstance(table, dict):
         raise NotWhole("it holds no table")
@@ -39,7 +56,17 @@ def unseal(table: Any, types: Mapping[str, type | tuple[type, ...]]) -> dict[str
 
 
 def read_table(path: Path) -> Any:
-    """The value of a JSON file; NotWhole where it is cut short, no JSON or not to be read."""
+    """Read a JSON file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its value.
+
+    Raises:
+        NotWhole: The file is truncated, is not JSON or cannot be read.
+    """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
