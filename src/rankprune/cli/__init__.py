@@ -1,4 +1,4 @@
-"""The command `rankprune`: parses, calls, prints."""
+"""The command `rankprune`: parses arguments, calls the package, prints results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ __all__ = ["build_parser", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; whatever goes wrong is one sentence on stderr."""
+    """Run one command. Every error is one sentence on stderr.
+
+    Args:
+        argv: The command line without the program's name; by default that of this process.
+
+    Returns:
+        The exit code.
+    """
     replace_unencodable(sys.stdout, sys.stderr)
     parser = build_parser()
     words = positionals_first(parser, command_line(argv))
@@ -30,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _report("Interrupted", words)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader of a pipe has left: `rankprune recipes | head`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (so that the interpreter's last flush is quiet too)
+    except BrokenPipeError:  # the reader of a pipe has exited: `rankprune recipes | head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (so that the interpreter's final flush does not fail)
         return 0
     except Exception as error:
         if os.environ.get("RANKPRUNE_DEBUG"):
@@ -41,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(getattr(error, "exit_code", 2 if isinstance(error, _BAD_INPUT) else 1))
 
 
-# What the rooms below raise on bad input; all of it is ValueError, OSError or a missing library.
+# What the package raises on bad input: subclasses of ValueError, OSError, or ImportError for a missing library.
 _BAD_INPUT = (ValueError, OSError, ImportError)
 _RESUMABLE = ("train", "sweep", "demo", "paper")
 
@@ -56,7 +63,7 @@ def _sentence(error: Exception) -> str:
 
 
 def _report(sentence: str, interrupted: Sequence[str] | None) -> None:
-    """Print a sentence; after an interruption also the command that continues."""
+    """Print a sentence; after an interruption, with the command that continues."""
     if interrupted and interrupted[0] in _RESUMABLE and "TORCHELASTIC_RUN_ID" not in os.environ:
         words = list(interrupted)
         if words[0] == "train" and "--resume" not in words:

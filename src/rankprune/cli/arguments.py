@@ -1,4 +1,4 @@
-"""An argument parser whose options and positional arguments may come in any order, and whose errors teach."""
+"""An argument parser that accepts options and positional arguments in any order and explains mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ class Parser(argparse.ArgumentParser):
     """Reports a mistake in one sentence with an example, where argparse prints its whole usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one sentence and exit with code 2."""
+        """Print one sentence and exit with code 2.
+
+        Args:
+            message: The message of argparse.
+        """
         message = message.replace("the following arguments are required: ", "it needs ").removesuffix(", key=value")
         if match := _CHOICE.fullmatch(message):
             message = (
@@ -35,14 +39,14 @@ class Parser(argparse.ArgumentParser):
 def positionals_first(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
     """Put a command's positional arguments before its options.
 
-    argparse stops collecting ``key=value`` words at the first option; this lets them stand anywhere.
+    argparse stops collecting ``key=value`` arguments at the first option; this allows them anywhere.
 
     Args:
         parser: The parser of all commands.
         argv: The command line, without the program's name.
 
     Returns:
-        The same words: the command, what is positional, the options with their values.
+        The same words in another order: the command, its positional arguments, its options with their values.
     """
     if not argv or argv[0].startswith("-"):
         return list(argv)
@@ -65,7 +69,7 @@ def positionals_first(parser: argparse.ArgumentParser, argv: Sequence[str]) -> l
         action = known.get(word) or _abbreviated(word, known)
         if action is None or "=" in word or not words:
             continue
-        optional = action.nargs == "?"  # --ray [ADDRESS]: key=value after it is no address
+        optional = action.nargs == "?"  # --ray [ADDRESS]: a key=value after it is not an address
         if (action.nargs is None or optional) and not (optional and (words[0].startswith("-") or "=" in words[0])):
             options.append(words.pop(0))
     separator = ["--"] if any(word.startswith("-") for word in positional) else []
@@ -73,11 +77,18 @@ def positionals_first(parser: argparse.ArgumentParser, argv: Sequence[str]) -> l
 
 
 def _abbreviated(word: str, known: dict[str, argparse.Action]) -> argparse.Action | None:
-    """The option that argparse takes an unambiguous beginning for."""
+    """The option that an unambiguous prefix stands for, as in argparse."""
     found = [action for option, action in known.items() if option.startswith(word)]
     return found[0] if len(found) == 1 else None
 
 
 def command_line(argv: Sequence[str] | None) -> list[str]:
-    """The words of the command line."""
+    """Return the arguments of the command line.
+
+    Args:
+        argv: The arguments, or None for those of this process.
+
+    Returns:
+        The arguments without the program's name.
+    """
     return list(sys.argv[1:] if argv is None else argv)

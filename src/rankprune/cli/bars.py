@@ -1,4 +1,4 @@
-"""Progress of training: a bar on a terminal, a plain line every few seconds elsewhere."""
+"""Progress of training: a progress bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _EVERY = 5.0  # seconds between two lines
 
 
 class Bars(Callback):
-    """Shows step, loss, accuracy, sparsity and the time left of one run after another.
+    """Shows step, loss, accuracy, sparsity and remaining time of one run after another.
 
     Args:
-        runs: How many runs there will be, for "2 of 3"; 0 where nobody knows.
+        runs: Number of runs, for "2 of 3"; 0 if it is not known.
     """
 
     def __init__(self, runs: int = 1) -> None:
@@ -30,6 +30,14 @@ class Bars(Callback):
         self._name, self._total, self._first, self._began, self._told = "", 1, 0, 0.0, 0.0
 
     def begin(self, recipe: Recipe, folder: Path, step: int, total_steps: int) -> None:
+        """Start the display of a run.
+
+        Args:
+            recipe: The recipe.
+            folder: The run's folder.
+            step: The step it starts or resumes at.
+            total_steps: Number of steps.
+        """
         self._number += 1
         self._name = recipe.name if self._runs < 2 else f"{recipe.name} ({self._number} of {self._runs})"
         self._total, self._first = total_steps, step
@@ -39,6 +47,12 @@ class Bars(Callback):
             say(f"{self._name}: resumed at step {step} of {total_steps}")
 
     def step(self, step: int, status: Status) -> None:
+        """Advance the display.
+
+        Args:
+            step: Number of the step.
+            status: Returns loss, accuracy and sparsity.
+        """
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=step)
         elif time.monotonic() - self._told >= _EVERY:
@@ -46,15 +60,26 @@ class Bars(Callback):
             say(self._line(step, status()))
 
     def epoch(self, line: dict[str, Any]) -> None:
+        """Show the accuracy of an epoch.
+
+        Args:
+            line: Metrics of the epoch.
+        """
         accuracy = line.get("test_top1", line.get("test_box_ap"))
         text = f"epoch {line['epoch']}: {accuracy:.2%} at sparsity {line['sparsity']:.2%}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], note=text)
 
     def message(self, text: str) -> None:
+        """Print a message.
+
+        Args:
+            text: One sentence.
+        """
         note(text)
 
     def end(self) -> None:
+        """Remove the display."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -70,13 +95,13 @@ class Bars(Callback):
             per_step = (time.monotonic() - self._began) / (step - self._first)
             rest = (self._total - step) * per_step
             parts.append(f"about {duration(rest)} left")
-            if self._runs > self._number:  # the others are taken to be as long
+            if self._runs > self._number:  # assuming that the others take as long
                 parts.append(f"{duration(rest + (self._runs - self._number) * self._total * per_step)} for all runs")
         return f"{self._name}: {', '.join(parts)}"
 
 
 def _bar(name: str, step: int, total_steps: int) -> Any:
-    """A running progress bar; None where rich is not installed."""
+    """A running progress bar; None if rich is not installed."""
     try:
         rich = need("rich.progress", "train", "A progress bar")
         console = need("rich.console", "train", "A progress bar").Console(stderr=True)

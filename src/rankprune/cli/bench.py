@@ -14,7 +14,14 @@ from .output import emit, note
 
 
 def run(args: argparse.Namespace) -> int:
-    """Time a run, a weights file, or a model by name."""
+    """Measure the latency of a run, a file of weights, or a model by name.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     import torch
 
     at_least_one(batch=args.batch, threads=args.threads, image_size=args.image_size)

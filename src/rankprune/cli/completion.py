@@ -1,4 +1,4 @@
-"""`rankprune completion`: by shtab, from the parser itself; recipes are completed by name."""
+"""`rankprune completion`: a script that shtab generates from the parser; recipes are completed by name."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ _ZSH = "_rankprune_recipes() {{ compadd -- {names}; _files -g '*.yaml' }}"
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the completion script.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     shtab = need("shtab", "train", "Completion")
     parser = build_parser()
     names = " ".join(list_recipes())

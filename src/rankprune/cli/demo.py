@@ -1,4 +1,4 @@
-"""`rankprune demo`: four runs on embedded data, their latency, a report, and one sentence that sums it up."""
+"""`rankprune demo`: four runs on embedded data, their latency, a report, and a sentence that sums it up."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rankprune.lab.training.smoke import smaller
 from .bars import Bars
 from .output import check_folder, emit, note, say
 
-# The recommended method first after the dense network; all at a sparsity where methods differ.
+# After the dense network the recommended method comes first; all at a sparsity where methods differ.
 _RECIPES = ("fashion-dense", "fashion-feather-99.5", "fashion-rpg-99.5", "fashion-gmp-99.5")
-_OVERRIDES = ["epochs=6"]  # a newcomer waits no longer than needed
+_OVERRIDES = ["epochs=6"]  # keeps the demo short
 _INTRODUCTION = """\
 Four runs of the same small VGG on 12,000 images of clothes, with the same epochs and seed: dense, and pruned to 99.5 %
 while training with Feather (the recommended method), RPG (rank-based pruning) and gradual magnitude pruning. Then the
@@ -38,7 +38,14 @@ In your own training loop:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, time, report, and sum up."""
+    """Train, measure latency, write the report, and sum up.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code; 1 if a run failed.
+    """
     recipes = [load_recipe(name, _OVERRIDES) for name in _RECIPES]
     recipes = [smaller(recipe) for recipe in recipes] if args.smoke else recipes
     out = check_folder(args.out)

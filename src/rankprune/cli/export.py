@@ -13,6 +13,14 @@ _VALUES: dict[str, Values] = {"exact": "exact", "fp16": "float16", "bf16": "bflo
 
 
 def run(args: argparse.Namespace) -> int:
+    """Export a run or a file of weights.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     if args.out is not None:
         check_file(args.out)
     found = export(

@@ -13,6 +13,14 @@ from .output import emit, note
 
 
 def run(args: argparse.Namespace) -> int:
+    """Compare runs, or analyze the layers of one.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     if args.command == "compare":
         runs = read_results(args.runs, note)
         if args.latency:

@@ -10,6 +10,14 @@ from .output import emit
 
 
 def run(args: argparse.Namespace) -> int:
+    """List recipes or methods, or show what is installed.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     if args.command == "recipes":
         names = _some("recipe", args.pattern, list_recipes(args.pattern))
         return emit(args.json, names, "\n".join(names))
@@ -17,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _some(what: str, pattern: str, found: list[str]) -> list[str]:
-    """The names found; an error where there are none."""
+    """Return the names, or raise if there are none."""
     if not found:
-        raise ValueError(f"No {what} fits {pattern!r}: `rankprune {what}s` lists all, and '*rpg*' is a pattern.")
+        raise ValueError(f"No {what} matches {pattern!r}: `rankprune {what}s` lists all; '*rpg*' is a pattern.")
     return found
 
 
@@ -38,7 +46,10 @@ def _methods(args: argparse.Namespace) -> int:
         for i in infos
     ]
     lines = table(("method", "family", "needs", "masks", "step", "paper"), rows)
-    note = "step: FLOPs as a share of a dense step, f that of a sparse pass; a mask update by gradient needs it dense."
+    note = (
+        "step: FLOPs of a training step relative to a dense step, where f is the density; "
+        "mask updates that use gradients need a dense backward pass."
+    )
     return emit(args.json, found, "\n".join([*lines, "", note]))
 
 

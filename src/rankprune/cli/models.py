@@ -14,14 +14,28 @@ _LIBRARIES = ("torchvision", "timm")
 
 
 def allow(name: str | None) -> str | None:
-    """Return the name that the user gave with --model; the user's own code is imported here and nowhere else."""
+    """Import the user's own code that --model names. Nothing else on the command line imports user code.
+
+    Args:
+        name: Value of --model, or None.
+
+    Returns:
+        The same name.
+    """
     if name is not None and names_user_code(name):
         register_user_model(name)
     return name
 
 
 def overrides(args: argparse.Namespace) -> list[str]:
-    """The recipe's settings that options stand for, after those given as key=value."""
+    """Return the overrides of a recipe: those given as key=value, then those that options stand for.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        Each as `key=value`.
+    """
     found = list(args.overrides)
     if args.data is not None:
         found.append(f"data.root={json.dumps(args.data)}")
@@ -31,13 +45,20 @@ def overrides(args: argparse.Namespace) -> list[str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List models by pattern; a pattern without a library is looked for in all of them."""
+    """List models by pattern; a pattern without a library is searched in all of them.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     own = list_models("*" if args.pattern is None else args.pattern)
     libraries = _library_names()
     if args.pattern is None:
         lines = [*own, "", *(f"{library}:NAME  {len(names):,} models" for library, names in libraries.items())]
-        lines += ["rankprune models '*resnet18*' looks for a name in all of them"]
-        lines += ["package.module:factory or path/to/file.py:factory is a model of your own, for --model"]
+        lines += ["rankprune models '*resnet18*' searches all of them"]
+        lines += ["--model package.module:factory or --model path/to/file.py:factory is a model of your own"]
         counts = {library: len(names) for library, names in libraries.items()}
         return emit(args.json, {"models": own, "libraries": counts}, "\n".join(lines))
     found = list(own)
@@ -46,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             found += list_models(f"{library}:{args.pattern}")
     if not found:
         raise ValueError(
-            f"No model fits {args.pattern!r}: `rankprune models` says what there is; '*vit*' is a pattern."
+            f"No model matches {args.pattern!r}: `rankprune models` lists what there is; '*vit*' is a pattern."
         )
     return emit(args.json, {"models": found}, "\n".join(found))
 
@@ -54,6 +75,6 @@ def run(args: argparse.Namespace) -> int:
 def _library_names() -> dict[str, list[str]]:
     found = {}
     for library in _LIBRARIES:
-        with contextlib.suppress(ImportError):  # it belongs to an extra
+        with contextlib.suppress(ImportError):  # not installed
             found[library] = list_models(f"{library}:*")
     return found

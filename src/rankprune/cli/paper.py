@@ -22,6 +22,14 @@ _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print a table, list the tables, draw the figures or run the queue.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     paths = Paths(Path(args.results), Path(args.out), args.data)
     if args.what == "list":
         return _list(args, paths)
@@ -41,17 +49,17 @@ def _list(args: argparse.Namespace, paths: Paths) -> int:
     if args.scale == "cpu":
         lines += [
             "",
-            "The paper's tables at full scale (--scale full): none of it has been run unless a title says so.",
+            "Nothing has been run at full scale (--scale full) unless a title says so.",
         ]
     missing = sorted({run.task for run in queue.runs() if not run.known()})
-    lines += ["", f"{len(queue.items)} runs and measurements in the queue, each of which may serve several tables."]
+    lines += ["", f"{len(queue.items)} runs and measurements are in the queue; several tables may use the same run."]
     lines += [f"{sentence}." for sentence in queue.waiting]
     lines += [f"There is no recipe {task}-*: its rows are skipped." for task in missing]
     return emit(args.json, [t.to_dict() for t in tables], "\n".join(lines))
 
 
 def _figures(args: argparse.Namespace, paths: Paths) -> int:
-    from rankprune.lab.paper.figures import write  # matplotlib belongs to an extra
+    from rankprune.lab.paper.figures import write  # needs matplotlib, which is optional
 
     files = [str(path) for path in write(paths.results)]
     return emit(args.json, files, "\n".join(files) or "No run has a record yet: there is nothing to draw.")
@@ -63,7 +71,7 @@ def _run(args: argparse.Namespace, paths: Paths) -> int:
         print(launch.commands(paths), flush=True)
         added = launch.launch(paths, seconds, say, lambda record: _finished(record, paths, "full"))
         return emit(args.json, {"added": added}, f"{added} records added.")
-    paths.queue(paths.records())  # a mistake in it is said before anything else
+    paths.queue(paths.records())  # reports a mistake in the queue before anything else
     check_folder(args.out)
     if paths.embedded:
         say("rankprune: CIFAR-10 is missing (--data DIR): the embedded subset of Fashion-MNIST is used instead.")
@@ -86,8 +94,18 @@ def _finished(record: Record, paths: Paths, scale: Any) -> None:
 
 
 def seconds_of(text: str) -> float:
-    """Seconds of 150m, 2h, 1h30m or 90s."""
+    """Parse a duration.
+
+    Args:
+        text: Such as "150m", "2h", "1h30m" or "90s".
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: The text is not a duration.
+    """
     parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"--for {text} is no time: write 150m, 2h or 1h30m.")
+        raise ValueError(f"--for {text} is not a duration: write 150m, 2h or 1h30m.")
     return sum(float(number) * _UNITS[unit] for number, unit in parts)

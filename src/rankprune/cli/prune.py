@@ -16,6 +16,14 @@ from .output import check_file, emit
 
 
 def run(args: argparse.Namespace) -> int:
+    """Prune a file of weights and save it.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     out = weights_file(check_file(args.out))
     model, _, about = open_model(Path(args.checkpoint), allow(args.model), args.image_size)
     report = prune(model, args.method, sparsity=args.sparsity, distribution=args.distribution, seed=args.seed)

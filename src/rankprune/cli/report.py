@@ -17,6 +17,14 @@ from .output import check_file, check_folder, emit, note
 
 
 def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     return {"report": _report, "watch": _watch, "figures": _figures}[args.command](args)
 
 
@@ -32,7 +40,7 @@ def _report(args: argparse.Namespace) -> int:
     found = {"out": args.out, "bytes": size, "runs": len(data["runs"])}
     runs = f"{len(data['runs'])} run{'s' * (len(data['runs']) != 1)}"
     return emit(
-        args.json, found, f"{args.out}: {runs}, {size / 1e6:.1f} MB, opens without a network: {out.resolve().as_uri()}"
+        args.json, found, f"{args.out}: {runs}, {size / 1e6:.1f} MB, needs no network: {out.resolve().as_uri()}"
     )
 
 
@@ -42,17 +50,17 @@ def _watch(args: argparse.Namespace) -> int:
     from rankprune.lab.report.live import Server
 
     allow(args.model)
-    torch.set_num_threads(1)  # the run comes first
+    torch.set_num_threads(1)  # leaves the CPU to the run
     with Server(args.runs, args.host, args.port) as server, contextlib.suppress(KeyboardInterrupt):
         os.nice(10)
-        emit(args.json, {"url": server.url}, f"{server.url} shows the run; Ctrl-C ends the page, not the run")
+        emit(args.json, {"url": server.url}, f"{server.url} shows the run; Ctrl-C stops this page, not the run")
         sys.stdout.flush()
         server.serve_forever()
     with contextlib.suppress(KeyboardInterrupt):  # pressed twice
         if not server.still_looking(seconds=0.5):
             return 0
-    # A thread is deep in a decomposition. The interpreter would abort if it ended under it; this process writes
-    # nothing, so that it may end at once.
+    # A thread is still inside a decomposition, and the interpreter would abort if it shut down now. This process
+    # writes no files, so it can exit immediately.
     sys.stderr.flush()
     os._exit(0)
 

@@ -13,7 +13,14 @@ from .output import check_folder, emit
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train every recipe of a sweep file and print the comparison."""
+    """Train every recipe of a sweep file and print the comparison.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code; 1 if a run failed.
+    """
     recipes = read_sweep(args.file, overrides(args))
     sweep = run_sweep(recipes, check_folder(args.out), Bars(len(recipes)), args.jobs, args.ray)
     runs = [FinishedRun(outcome.folder, outcome.result) for outcome in sweep.outcomes]

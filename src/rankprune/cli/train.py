@@ -14,7 +14,14 @@ from .output import check_folder, emit
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a recipe, or read the result of one that is finished."""
+    """Train a recipe, or read the result of one that is finished.
+
+    Args:
+        args: The parsed arguments.
+
+    Returns:
+        The exit code.
+    """
     recipe = load_recipe(args.recipe, overrides(args))
     out = check_folder(args.out)
     outcome = (smoke if args.smoke else train)(recipe, out, resume=args.resume, callback=Bars())

@@ -100,7 +100,7 @@ def test_mistakes_are_sentences(tmp_path: Path) -> None:
         "{name: a, task: fashion, methodz: [rpg]}": "there is no key 'methodz' in stages.0: did you mean 'methods'",
         "{name: a, task: fashion, methods: [dense, rpg]}": "stage a: sparsities is missing",
         "{name: a, measure: speed}": "measure=speed is none of runtime",
-        "{name: a, task: fashion, sparsities: [90], leading: {of: b, count: 1, by: [90]}}": "no stage before it",
+        "{name: a, task: fashion, sparsities: [90], leading: {of: b, count: 1, by: [90]}}": "which is no earlier stage",
     }
     for stage, sentence in wrong.items():
         with pytest.raises(RecipeError, match=sentence):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -138,13 +139,16 @@ stages:
     paths = Paths(write_queue(tmp_path / "results", text), tmp_path / "runs")
     said: list[str] = []
     assert work(paths, say=said.append) == 1
-    assert said == ["fashion-dense comes first: its weights are the start"]
+    assert said == [
+        "fashion-dense comes first, because fashion-magnitude-90 starts from its weights",
+        "1 of 1: fashion-magnitude-90, from pretrained, seed 0",
+    ]
     (record,) = paths.records()
     assert record["pretrained"] is True
     assert "weights" not in record["recipe"]["model"]
 
 
-def test_a_run_that_cannot_be_made_is_passed_over(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_made_is_skipped_and_counted(tmp_path: Path) -> None:
     text = """\
 budget: {fashion: [epochs=1, data.limit_train=32, data.limit_test=50, data.batch_size=16]}
 stages:
@@ -154,8 +158,10 @@ stages:
     paths = Paths(write_queue(tmp_path / "results", text), tmp_path / "runs")
     said: list[str] = []
     assert work(paths, say=said.append) == 1
-    assert len(said) == 1
-    assert said[0].startswith("fashion-gmp-90, seed 0 is passed over: no mask update fits")
+    assert said[0] == "1 of 2: fashion-gmp-90, seed 0"
+    assert said[1].startswith("fashion-gmp-90, seed 0 is skipped: no mask update fits")
+    assert re.fullmatch(r"2 of 2: fashion-random-90, seed 0 \(about \d+ s left\)", said[2])
+    assert len(said) == 3
 
 
 def test_what_is_timed_is_done_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,10 +186,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["paper", "run", *options]) == 0
     out, err = capsys.readouterr()
     assert out == "5 records added.\n"
-    assert "CIFAR-10 is not there" in err
+    assert "CIFAR-10 is missing" in err
     assert (results / "tables" / "cifar10.md").is_file()
     assert main(["paper", "list", *options]) == 0
-    assert "5 runs and measurements in the queue" in capsys.readouterr().out
+    assert "5 runs and measurements are in the queue" in capsys.readouterr().out
     assert main(["paper", "cifar10", *options]) == 0
     assert "| VGG-19 " in capsys.readouterr().out
     assert main(["paper", "nothing", *options]) == 2
@@ -192,7 +198,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_times_are_read() -> None:
     assert [seconds_of(text) for text in ("150m", "2h", "1h30m", "90s", "0.5h")] == [9000, 7200, 5400, 90, 1800]
     for text in ("", "150", "m", "2 h", "1x"):
-        with pytest.raises(ValueError, match="is no time"):
+        with pytest.raises(ValueError, match="is not a duration"):
             seconds_of(text)
 
 

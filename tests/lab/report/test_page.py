@@ -79,7 +79,7 @@ def test_a_page_that_cannot_be_written_is_one_sentence(runs: Path, tmp_path: Pat
     assert main(["report", str(next(runs.iterdir())), "--out", str(tmp_path / "no" / "r.html")]) != 0
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)  # before anything is read
-    assert err.startswith(f"rankprune: --out {tmp_path / 'no' / 'r.html'} lies in no folder that exists: make ")
+    assert err.startswith(f"rankprune: --out {tmp_path / 'no' / 'r.html'} is in a folder that does not exist: create ")
 
 
 @pytest.mark.long

@@ -70,7 +70,7 @@ def test_runs_that_an_override_makes_the_same_are_one(tmp_path: Path) -> None:
         ("recipe: [fashion-dense]", "'recipes'"),
         ("seeds: [0]", "no run"),
         ("task: fashion", "go together"),
-        ("task: fashion\nmethods: [dense, rpg]", "rpg is of one"),
+        ("task: fashion\nmethods: [dense, rpg]", "rpg needs it"),
         ("recipes: [fashion-dense]\nvary: {note: [2026-01-01]}", "vary.note"),
         ("recipes: [fashion-dens]", "fashion-dense"),
         ("recipes: [fashion-dense]\nvary: {optimizer.lrr: [1]}", "'lr'"),
@@ -156,7 +156,7 @@ def killed_sweep(tmp_path: Path, **options: Any) -> list[str]:
 def test_a_killed_process_resumes(jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as many as in this process, so that the last bits agree
     messages = killed_sweep(tmp_path, jobs=jobs)
-    assert "fashion-rpg-95 (seed 0) was killed (SIGKILL) and goes on, attempt 2." in messages
+    assert "fashion-rpg-95 (seed 0) was killed (SIGKILL) and is restarted, attempt 2." in messages
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from rankprune.lab.errors import RunError
-from rankprune.lab.progress import Say
+from rankprune.lab.progress import Say, Steps
 from rankprune.lab.runs.run_folder import RunFolder
 
 from .index import full_queue
@@ -73,12 +73,14 @@ def launch(paths: Paths, seconds: float | None, say: Say, finished: Callable[[Re
     if paths.data is None:
         raise RunError("--scale full reads its data from a folder: give it with --data DIR.")
     until, added = None if seconds is None else time.monotonic() + seconds, 0
-    for run in full_queue().runs():
+    records = paths.records()
+    due = [run for run in full_queue().runs() if run.known() and not records.has(run.key())]
+    steps = Steps(len(due), say)
+    for run in due:
         records = paths.records()
         if until is not None and time.monotonic() >= until:
             break
-        if not run.known() or records.has(run.key()):
-            continue
+        steps.next(f"{run} on {gpus} GPUs")
         left = None if until is None else until - time.monotonic()
         if not _train(run, paths, gpus, left, say):
             continue
@@ -95,7 +97,6 @@ def launch(paths: Paths, seconds: float | None, say: Say, finished: Callable[[Re
 
 
 def _train(run: Run, paths: Paths, gpus: int, seconds: float | None, say: Say) -> bool:
-    say(f"{run} on {gpus} GPUs")
     # `python -m torch.distributed.run` is torchrun without a search of the PATH.
     words = [sys.executable, "-m", "torch.distributed.run", *command(run, paths, gpus)[1:]]
     process = subprocess.Popen(words)
@@ -106,5 +107,5 @@ def _train(run: Run, paths: Paths, gpus: int, seconds: float | None, say: Say) -
         process.wait()
         return False
     if code:
-        say(f"{run} is passed over: its command ended with {code}")
+        say(f"{run} is skipped: its command exited with code {code}")
     return code == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from rankprune.lab.data.cifar10 import LAYOUTS
 from rankprune.lab.errors import NanLoss, OffTarget, RunError
-from rankprune.lab.progress import Say
+from rankprune.lab.progress import Say, duration
 from rankprune.lab.recipes.load import to_dict
 from rankprune.lab.recipes.schema import Recipe
 from rankprune.lab.runs.environment import environment
@@ -99,6 +100,8 @@ class QueueWorker:
     added: int = 0  # records
     _skipped: set[Item] = field(default_factory=set)
     _claims: dict[Path, _Claim] = field(default_factory=dict)  # by run folder
+    _started: float = 0.0
+    _ended: int = 0  # runs and measurements
 
     def run(self, runner: Runner, seconds: float | None = None) -> int:
         """Run until nothing is left that this process can do, or until the time is up.
@@ -114,6 +117,7 @@ class QueueWorker:
             Interrupted: A signal asked to stop; the active runs have been saved.
             RunError: A file could not be written.
         """
+        self._started = time.monotonic()
         try:
             runner.run(self._next, self._done, seconds)
         finally:
@@ -129,9 +133,18 @@ class QueueWorker:
             if not due:
                 return None
             if isinstance(due[0], Measurement):
-                self._measure(due[0])
-            elif (order := self._claim(due[0])) is not None:
+                self._measure(due[0], len(due))
+            elif (order := self._claim(due[0], len(due))) is not None:
                 return order
+
+    def _announce(self, text: str, due: int) -> None:
+        """Say what starts, its number, and the remaining time by the mean of what has ended."""
+        active = len(self._claims)
+        rest = due + max(active - 1, 0)  # `due` includes the one that starts
+        number = self._ended + max(active, 1)
+        each = (time.monotonic() - self._started) / max(self._ended, 1)
+        left = f" (about {duration(each * rest)} left)" if self._ended else ""
+        self.say(f"{number} of {self._ended + rest}: {text}{left}")
 
     def _is_due(self, item: Item, records: Records, idle: bool) -> bool:
         if item in self._skipped or (isinstance(item, Run) and not item.known()) or self._has(item, records):
@@ -147,14 +160,15 @@ class QueueWorker:
     def _key(self, item: Item) -> str:
         return measurement_key(item.name) if isinstance(item, Measurement) else item.key(self.paths.embedded)
 
-    def _measure(self, item: Measurement) -> None:
+    def _measure(self, item: Measurement, due: int) -> None:
         with claimed(self.paths.out, self._key(item)) as mine:
             records = self.paths.records()
             if not mine or self._has(item, records):
                 self._skipped.add(item)
                 return
-            self.say(f"measuring {item.name}")
+            self._announce(f"measuring {item.name}", due)
             found = MEASUREMENTS[item.name](self.paths.data, self.paths.embedded)
+            self._ended += 1
             self._add(describe(self._key(item), item.name, 0, code_version(), found), records)
 
     @property
@@ -169,7 +183,7 @@ class QueueWorker:
         """The dense run whose weights a pretrained run starts from."""
         return Order(run.dense().placed(self._out, self.paths.data, self.paths.embedded), self._out)
 
-    def _claim(self, run: Run) -> Order | None:
+    def _claim(self, run: Run, due: int) -> Order | None:
         """Claim a run, or the dense run that must come first; None if another process has claimed or finished it."""
         order, lock, is_start = self._order(run), contextlib.ExitStack(), False
         if not lock.enter_context(claimed(self.paths.out, self._key(run))):
@@ -180,19 +194,22 @@ class QueueWorker:
             lock.close()
             return None
         if run.pretrained and not ((start := self._start(run)).folder / MODEL).is_file():
-            self.say(f"{start.recipe.name} comes first: its weights are the start")
+            self.say(f"{start.recipe.name} comes first, because {run.name} starts from its weights")
             order, is_start = start, True
         self._claims[order.folder] = _Claim(run, is_start, begun_by(RunFolder(order.folder)), lock)
+        if not is_start:
+            self._announce(str(run), due)
         return order
 
     def _done(self, order: Order, reply: Reply) -> None:
         claim = self._claims.pop(order.folder)
         run, folder = claim.run, RunFolder(order.folder)
         with claim.lock:
-            if reply.disk:  # a full disk would stop the next one as well
+            if reply.disk:  # on a full disk the next run would fail as well
                 raise RunError(reply.failure)
             if reply.result is not None and claim.is_start:
-                return  # the run itself is due next
+                return  # the run itself is next
+            self._ended += 1
             if reply.result is not None:
                 forget_checkpoints(folder)
                 record = _record(self._key(run), order, claim.code, reply.result.to_dict())
@@ -201,7 +218,7 @@ class QueueWorker:
                 why = reply.failure.replace(f"{folder.path}: ", "").replace(str(folder.path), folder.path.name)
                 self._add({**_record(self._key(run), order, claim.code, None), "failed": why})
             else:
-                self.say(f"{run} is passed over: {reply.failure}")
+                self.say(f"{run} is skipped: {reply.failure}")
                 self._skipped.add(run)
 
     def _add(self, record: Record, records: Records | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Runs orders in processes of this machine; a process that is killed is started again and resumes its run."""
+"""Runs orders in local processes; a process that is killed is restarted and resumes its run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ class _Worker:
     order: Order
     process: subprocess.Popen[str]
     attempt: int = 0
-    reply: Reply | None = None  # None while it has not sent one; a killed process never does
+    reply: Reply | None = None  # None until it sends one; a killed process never does
 
 
 class LocalRunner:
-    """`jobs` processes at a time.
+    """Runs orders in up to `jobs` local processes at a time.
 
-    The progress of a single one is passed on step by step; of several only messages and the ends of runs are.
+    Args:
+        callback: Receives the progress of a single process step by step; of several processes, only messages.
+        jobs: Number of processes.
     """
 
     def __init__(self, callback: Callback | None = None, jobs: int = 1) -> None:
@@ -43,9 +45,22 @@ class LocalRunner:
         self._workers: list[_Worker] = []
         # What happened, in order: (worker, event, values); (None, "signal", [number]).
         self._events: queue.SimpleQueue[tuple[_Worker | None, str, list[Any]]] = queue.SimpleQueue()
-        self._stopped: int | None = None  # the signal that asked to stop; 0: the time is up
+        self._stopped: int | None = None  # the signal that asked to stop; 0 if the time was up
 
     def run(self, source: Source, done: Done, seconds: float | None = None) -> bool:
+        """See `Runner.run`.
+
+        Args:
+            source: Returns the next order.
+            done: Called with each order that ended.
+            seconds: Stop after this time; None for no limit.
+
+        Returns:
+            True if no orders were left, False if the time was up.
+
+        Raises:
+            Interrupted: A signal asked to stop; the active runs have been saved.
+        """
         until = None if seconds is None else time.monotonic() + seconds
         handlers = self._catch_signals()
         try:
@@ -63,13 +78,13 @@ class LocalRunner:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if self._stopped:
-            text = "Stopped, and the runs that were under way are saved: the same command goes on from there."
+            text = "Stopped; the active runs are saved, and the same command continues them."
             raise Interrupted(text, self._stopped)
         return self._stopped is None
 
     def _catch_signals(self) -> dict[int, Any]:
-        """The first signal asks the workers to save and stop; a second one has its usual effect."""
-        if threading.current_thread() is not threading.main_thread():  # Python's rule for handlers
+        """Let the first signal ask the workers to save and stop; a second one has its usual effect."""
+        if threading.current_thread() is not threading.main_thread():  # Python allows handlers only there
             return {}
         before: dict[int, Any] = {number: signal.getsignal(number) for number in _STOP}
 
@@ -96,7 +111,7 @@ class LocalRunner:
         environment = dict(os.environ)
         if self.jobs > 1:
             environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
-        # A session of its own: Ctrl-C reaches this process alone, which then asks each worker once.
+        # A new session, so that Ctrl-C reaches only this process, which then asks each worker once.
         process = subprocess.Popen(
             [sys.executable, "-m", "rankprune.lab.sweep.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             text=True, encoding="utf-8", env=environment, start_new_session=True,
@@ -106,7 +121,7 @@ class LocalRunner:
         threading.Thread(target=self._converse, args=(worker,), daemon=True).start()
 
     def _converse(self, worker: _Worker) -> None:
-        """Send the order, and put what the process says into the queue of events."""
+        """Send the order, and put the process's messages into the queue of events."""
         stdin, stdout = worker.process.stdin, worker.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -114,7 +129,7 @@ class LocalRunner:
             with stdin:
                 json.dump(worker.order.to_dict(), stdin)
         except BrokenPipeError:
-            pass  # it died before it had read its order
+            pass  # the process died before it read its order
         with stdout:
             for line in stdout:
                 if line.endswith("\n"):  # a process that dies may leave half a line
@@ -143,18 +158,18 @@ class LocalRunner:
         self._workers.remove(worker)
         reply = worker.reply
         if self._stopped is not None and (reply is None or reply.result is None):
-            return  # saved, and resumed next time
-        # A run that another process's SIGTERM stopped counts as killed, whether or not it could still save.
+            return  # it was saved and will be resumed next time
+        # A run that was stopped by someone else's SIGTERM counts as killed, even if it could save.
         killed = reply is None or reply.code == 128 + signal.SIGTERM
         if killed and worker.attempt < RETRIES:
             attempt = worker.attempt + 1
             why = _why(worker.process.returncode)
-            self.callback.message(f"{worker.order.name} was killed ({why}) and goes on, attempt {attempt + 1}.")
+            self.callback.message(f"{worker.order.name} was killed ({why}) and is restarted, attempt {attempt + 1}.")
             self._start(worker.order, attempt)
             return
         if killed:
             why = _why(worker.process.returncode)
-            reply = Reply(failure=f"it was killed {RETRIES + 1} times, at last by {why}", code=1)
+            reply = Reply(failure=f"it was killed {RETRIES + 1} times, the last time by {why}", code=1)
         assert reply is not None
         done(worker.order, reply)
 
@@ -166,7 +181,7 @@ class LocalRunner:
     def _terminate(self) -> None:
         for worker in self._workers:
             if worker.process.poll() is None:
-                worker.process.terminate()  # it saves first
+                worker.process.terminate()  # the worker saves its run and exits
 
     def _pass_on(self, order: Order, event: str, values: list[Any]) -> None:
         if event == "message":

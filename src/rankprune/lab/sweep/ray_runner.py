@@ -1,4 +1,4 @@
-"""Runs orders as tasks of a Ray cluster; Ray starts a task again whose process is killed, and its run resumes."""
+"""Runs orders as tasks on a Ray cluster; Ray restarts a task whose process is killed, and its run resumes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,29 @@ LOCAL = "local"
 
 
 class RayRunner:
-    """On the cluster at `address` ("local" starts one here). Its machines share the run folders and have rankprune.
+    """Runs orders on a Ray cluster whose machines share the run folders and have rankprune installed.
 
-    A task takes one CPU, and one GPU where the cluster has any; `jobs` limits how many run at a time.
+    A task takes one CPU, and one GPU if the cluster has any.
+
+    Args:
+        jobs: Number of tasks at a time; by default as many as fit.
+        address: Address of the cluster; "local" starts one on this machine.
     """
 
     def __init__(self, jobs: int | None = None, address: str = LOCAL) -> None:
         self.jobs, self.address = jobs, address
 
     def run(self, source: Source, done: Done, seconds: float | None = None) -> bool:
+        """See `Runner.run`.
+
+        Args:
+            source: Returns the next order.
+            done: Called with each order that ended.
+            seconds: Stop after this time; None for no limit.
+
+        Returns:
+            True if no orders were left, False if the time was up.
+        """
         ray = need("ray", "ray", "A sweep on a cluster")
         ours = not ray.is_initialized()
         if ours:
@@ -39,7 +53,7 @@ class RayRunner:
         resources = ray.cluster_resources()
         gpus = 1 if resources.get("GPU") else 0
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_task)
-        # More than fit would only wait in Ray's own queue, where a source can no longer choose.
+        # Tasks beyond this limit would wait in Ray's queue, where the source can no longer reorder them.
         limit = self.jobs or max(1, int(resources.get("GPU" if gpus else "CPU", 1)))
         running: dict[Any, Order] = {}
         while True:
@@ -51,7 +65,7 @@ class RayRunner:
                 return until is None or time.monotonic() < until
             left = None if until is None else max(until - time.monotonic(), 0)
             ready, _ = ray.wait(list(running), num_returns=1, timeout=left)
-            if not ready:  # the time is up: a task that is cancelled has its last checkpoint
+            if not ready:  # the time is up; a cancelled task can be resumed from its last checkpoint
                 for reference in running:
                     ray.cancel(reference)
                 return False

@@ -1,4 +1,4 @@
-"""What runs the trainings of `sweep` and of `paper run`: a source of orders, and a runner that works through them."""
+"""The interface between a source of training runs (`sweep`, `paper run`) and a runner that executes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankprune.lab.recipes.schema import Recipe
 from rankprune.lab.runs.result import RunResult
 from rankprune.lab.runs.run_folder import RunFolder
 
-RETRIES = 3  # of a run whose process is killed
+RETRIES = 3  # how often a run is restarted after its process was killed
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,16 @@ class Order:
 
     @property
     def name(self) -> str:
+        """Name and seed of the run, for messages."""
         return f"{self.recipe.name} (seed {self.recipe.seed})"
 
     @property
     def folder(self) -> Path:
+        """The run's folder."""
         return RunFolder.of(self.recipe, self.out).path
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for a worker process."""
+        """Return plain values for a worker process."""
         out = str(self.out.absolute())
         return {"recipe": to_dict(self.recipe), "out": out, "generated_data": self.generated_data}
 
@@ -48,12 +50,12 @@ class Reply:
     """How an order ended: with a result, or with a failure and the exit code that goes with it.
 
     Attributes:
-        folder: The run folder; None where the run failed.
-        result: What the run found; None where it failed.
+        folder: The run folder; None if the run failed.
+        result: The run's result; None if it failed.
         found: Whether the run had been finished before.
-        failure: One sentence on what went wrong; empty where nothing did.
+        failure: One sentence about the failure; empty if there is none.
         code: Exit code of the failure, as of `rankprune train`.
-        disk: Whether the disk refused to write, which would stop the next run as well.
+        disk: Whether a file could not be written, in which case the next run would fail as well.
     """
 
     folder: Path | None = None
@@ -64,7 +66,7 @@ class Reply:
     disk: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as a worker process sends them."""
+        """Return plain values, as a worker process sends them."""
         result = None if self.result is None else self.result.to_dict()
         folder = None if self.folder is None else str(self.folder)
         return {
@@ -74,7 +76,14 @@ class Reply:
 
     @classmethod
     def from_dict(cls, table: dict[str, Any]) -> Reply:
-        """Rebuild what `to_dict` gave."""
+        """Rebuild a reply.
+
+        Args:
+            table: What `to_dict` returned.
+
+        Returns:
+            The reply.
+        """
         folder, result = table["folder"], table["result"]
         found = None if result is None else RunResult.from_dict(result)
         return cls(
@@ -83,8 +92,8 @@ class Reply:
         )  # fmt: skip
 
 
-# The next order, or None where nothing is due now. A runner asks again whenever a run ends, and stops when nothing is
-# due and nothing runs. The argument says whether nothing runs, so that a source may measure something undisturbed.
+# Returns the next order, or None if there is none at present. A runner asks again whenever a run ends, and stops when
+# there is no order and no active run. The argument is True if no run is active, so that a source can take timings.
 Source = Callable[[bool], Order | None]
 Done = Callable[[Order, Reply], None]
 
@@ -93,17 +102,17 @@ class Runner(Protocol):
     """Runs orders, several at a time, in local processes or on a Ray cluster."""
 
     def run(self, source: Source, done: Done, seconds: float | None = None) -> bool:
-        """Work until the source has nothing left, or until the time is up.
+        """Run until the source has no more orders, or until the time is up.
 
         Args:
-            source: Gives the next order.
+            source: Returns the next order.
             done: Called with each order that ended.
-            seconds: How long; what runs then is saved and resumed next time. None: to the end.
+            seconds: Stop after this time and save the active runs; None for no limit.
 
         Returns:
-            Whether it ended because nothing was left (and not because the time was up).
+            True if no orders were left, False if the time was up.
 
         Raises:
-            Interrupted: A signal asked to stop; what ran has been saved.
+            Interrupted: A signal asked to stop; the active runs have been saved.
         """
         ...

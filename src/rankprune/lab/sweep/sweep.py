@@ -31,27 +31,38 @@ SWEEPS = TASKS.parent / "sweeps"
 
 
 class SweepFile(Section):
-    """`recipes` by name, and the product task x methods x sparsities; each with every seed and value of `vary`."""
+    """`recipes` by name and all combinations of task, methods and sparsities, each with all seeds and `vary` values."""
 
     recipes: tuple[str, ...] = ()
     task: str | None = None
     methods: tuple[str, ...] = ()
     sparsities: tuple[float, ...] = ()  # in percent, as in the names of recipes
     seeds: tuple[int, ...] = (0,)
-    overrides: tuple[str, ...] = ()  # key=value, for every run
-    vary: dict[str, list[Any]] = Field(default_factory=dict)  # dotted key: its values
+    overrides: tuple[str, ...] = ()  # key=value for every run
+    vary: dict[str, list[Any]] = Field(default_factory=dict)  # values of each dotted key
 
 
 @dataclass
 class Sweep:
-    """What became of the runs of a sweep."""
+    """The results and failures of a sweep."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)  # name of the run: what happened
+    failures: dict[str, str] = field(default_factory=dict)  # message by name of the run
 
 
 def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> list[Recipe]:
-    """The runs a file (or a sweep of the package, by name) asks for, all checked before the first one starts."""
+    """Read a sweep file and check all of its recipes.
+
+    Args:
+        path: A YAML file, or the name of a sweep of the package.
+        overrides: `key=value` for every run, after those of the file.
+
+    Returns:
+        The recipes, without duplicates.
+
+    Raises:
+        RecipeError: The file or a recipe is invalid, or there is no run in it.
+    """
     named = SWEEPS / f"{path}.yaml"
     try:
         file = SweepFile.model_validate(read(named if named.is_file() else Path(path)))
@@ -65,22 +76,22 @@ def read_sweep(path: str | Path, overrides: Sequence[str] = ()) -> list[Recipe]:
     ]
     if not recipes:
         raise RecipeError(f"{path} asks for no run: give recipes, or task, methods and sparsities.")
-    # Each once: an override may have made several the same, which would count as so many seeds.
+    # Overrides may make several recipes equal; duplicates would count as additional seeds.
     return list({fingerprint(recipe): recipe for recipe in recipes}.values())
 
 
 def _overrides(key: str, values: list[Any], path: str | Path) -> list[str]:
     try:
         return [f"{key}={json.dumps(value)}" for value in values]
-    except TypeError:  # YAML knows dates
-        raise RecipeError(f"{path}: vary.{key}={values} holds what is neither number nor text: quote it.") from None
+    except TypeError:  # YAML has dates
+        raise RecipeError(f"{path}: vary.{key}={values} has a value that is not a number or text: quote it.") from None
 
 
 def _names(file: SweepFile, path: str | Path) -> list[str]:
     if bool(file.task) != bool(file.methods):
-        raise RecipeError(f"{path}: task and methods go together, and sparsities with them.")
+        raise RecipeError(f"{path}: task and methods must be given together, with sparsities.")
     if (bare := [method for method in file.methods if method != "dense"]) and not file.sparsities:
-        raise RecipeError(f"{path}: sparsities is missing, and {bare[0]} is of one: sparsities: [90], for example.")
+        raise RecipeError(f"{path}: sparsities is missing, and {bare[0]} needs it: sparsities: [90], for example.")
     rows = [
         f"{file.task}-{method}" if method == "dense" else f"{file.task}-{method}-{percent:g}"
         for method in file.methods
@@ -99,10 +110,10 @@ def run_sweep(
     """Train recipes; finished runs are only read, unfinished ones resumed, and one that fails does not stop the others.
 
     Args:
-        recipes: What to train.
-        out: The folder of run folders.
-        callback: Told about progress.
-        jobs: Runs at a time: 1 by default, on Ray as many as fit.
+        recipes: The recipes to train.
+        out: Folder that holds the run folders.
+        callback: Receives the progress.
+        jobs: Number of runs at a time; by default 1, on Ray as many as fit.
         ray: Address of a Ray cluster ("local" starts one); None runs local processes.
 
     Returns:
@@ -110,7 +121,7 @@ def run_sweep(
 
     Raises:
         RecipeError: `jobs` is below 1.
-        Interrupted: A signal asked to stop; what ran has been saved.
+        Interrupted: A signal asked to stop; the active runs have been saved.
     """
     runner = make_runner(callback, jobs, ray)
     orders = [Order(recipe, Path(out)) for recipe in recipes]
@@ -119,7 +130,7 @@ def run_sweep(
     waiting = [order for order in orders if order.folder not in outcomes]
     failures: dict[str, str] = {}
     steps, found = Steps(len(waiting)), len(outcomes)
-    several = ray is not None or (jobs or 1) > 1  # of a single one the callback hears step by step
+    several = ray is not None or (jobs or 1) > 1  # the callback follows a single run step by step
 
     def done(order: Order, reply: Reply) -> None:
         if reply.result is None:
@@ -137,7 +148,19 @@ def run_sweep(
 
 
 def make_runner(callback: Callback | None = None, jobs: int | None = None, ray: str | None = None) -> Runner:
-    """The runner that the options of a command ask for."""
+    """Create the runner for the options of a command.
+
+    Args:
+        callback: Receives the progress.
+        jobs: Number of runs at a time; by default 1, on Ray as many as fit.
+        ray: Address of a Ray cluster ("local" starts one); None for local processes.
+
+    Returns:
+        The runner.
+
+    Raises:
+        RecipeError: `jobs` is below 1.
+    """
     if jobs is not None and jobs < 1:
-        raise RecipeError(f"jobs={jobs} leaves nobody to work: give 1 or more.")
+        raise RecipeError(f"jobs={jobs} is too few: give 1 or more.")
     return LocalRunner(callback, jobs or 1) if ray is None else RayRunner(jobs, ray)
