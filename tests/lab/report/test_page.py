@@ -72,7 +72,7 @@ def test_the_command(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_folder_without_runs_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"rankprune: {tmp_path} holds no run: give a run folder that has a recipe.yaml, or a folder of such folders.\n"
+    assert capsys.readouterr().err == f"rankprune: {tmp_path} holds no run: give a run folder, which has a recipe.yaml, or a folder of run folders.\n"
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

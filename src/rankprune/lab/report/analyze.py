@@ -1,4 +1,4 @@
-"""What is in a trained file: ranks, density, MACs and dead filters of each layer."""
+"""Analysis of a network's weights: ranks, density, MACs and dead filters of each layer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Analysis:
     macs: flops.FlopReport
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
         return {
             "delta": self.profile.delta,
             "delta_rank_ratio": self.profile.mean_ratio(),
@@ -41,9 +42,9 @@ def analyze(path: str | Path, model: str | None = None, delta: float = 0.1, imag
 
     Args:
         path: The run folder or weights file.
-        model: Name of the model that the weights are of; our own files know it.
+        model: Name of the model, if the file does not say.
         delta: The δ of the δ-rank, between 0 and 1.
-        image_size: Pixels of a side, where the file does not say.
+        image_size: Height and width of the input, if not those that the file says.
 
     Returns:
         Ranks, density, MACs and dead filters of each layer.
@@ -52,7 +53,7 @@ def analyze(path: str | Path, model: str | None = None, delta: float = 0.1, imag
         ValueError: `delta` is not between 0 and 1, or the model cannot be opened.
     """
     if not 0 < delta < 1:
-        raise ValueError(f"delta={delta:g} is not between 0 and 1, the share of the norm it stands for: try 0.1.")
+        raise ValueError(f"delta={delta:g} is not between 0 and 1 (it is a fraction of the norm): try 0.1.")
     opened, example, about = open_model(Path(path), model, image_size)
     if about.features is not None:
         return Analysis(rank.profile(opened, delta), flops.count(opened, example))

@@ -1,4 +1,4 @@
-"""Everything the page and the figures show, as one value that JSON can hold."""
+"""Collects everything that the page and the figures show, as plain values."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from .layers import Layers, untrained
 from .points import points
 from .runs import NoRun, find, read_run, stamp
 
-_MANY = 100  # pictures; beyond that they are smaller, so that the page stays so
+_MANY = 100  # pictures; if there are more, they are smaller, to limit the size of the page
 
 
 class Collector:
-    """Reads run folders again and again, and works out only what has changed."""
+    """Reads run folders repeatedly, and recomputes only what has changed.
+
+    Args:
+        paths: Run folders and folders of run folders.
+        patience: See `Layers`.
+        engine: Measure the latency of each layer on the engine.
+
+    Raises:
+        NoRun: A path holds no run.
+    """
 
     def __init__(self, paths: Iterable[str | Path], patience: float = 0.0, engine: bool = False) -> None:
         self.paths, self.engine = list(paths), engine
@@ -30,11 +39,23 @@ class Collector:
         self._references: dict[str, dict[str, Any] | None] = {}
 
     def changed(self) -> bool:
-        """Whether `collect` would find something new."""
+        """Whether `collect` would return something new."""
         folders = find(self.paths)
         return self._seen != [stamp(f) for f in folders] or any(self.layers.due(f) for f in folders)
 
     def collect(self, say: Say = silent) -> dict[str, Any]:
+        """Read all runs. A damaged one among several is named and skipped.
+
+        Args:
+            say: Called with sentences about the progress.
+
+        Returns:
+            Plain values for the page and the figures.
+
+        Raises:
+            NoRun: No run can be read.
+            RunError: The only run is damaged.
+        """
         folders = find(self.paths)
         seen = [stamp(f) for f in folders]
         runs, readable = [], []
@@ -54,14 +75,14 @@ class Collector:
             run["latency"] = None if latency is None else latency.to_dict()
             try:
                 run["layers"] = self.layers.of(folder, run["delta"])
-            except Exception as error:  # weights that cannot be read, whyever, leave the rest of the report standing
+            except Exception as error:  # if the weights cannot be read, the report still shows the rest
                 run["problem"] = str(error) or type(error).__name__
                 say(f"{folder} is shown without its layers: {error}")
             if self.engine and run["result"] and run["layers"]:
                 run["engine"] = self._engine(folder, say)
             runs.append(run)
         if not runs:
-            raise NoRun(f"No run of {', '.join(map(str, self.paths))} can be read: the lines above say why.")
+            raise NoRun(f"No run in {', '.join(map(str, self.paths))} can be read: see the messages above.")
         _distinct(runs)
         found = {
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -71,17 +92,17 @@ class Collector:
             "colours": {method: colour_of(method) for method in {run["method"] for run in runs}},
             "references": self._reference(runs, readable),
         }
-        self._seen = seen  # only now: what failed is tried again
+        self._seen = seen  # only now, so that a failed attempt is repeated
         return found
 
     def _engine(self, folder: Path, say: Say) -> dict[str, Any]:
-        from .engine_time import engine_time  # builds kernels where they are not built yet
+        from .engine_time import engine_time  # may compile the kernels
 
         say(f"timing {folder} on the sparse engine")
         return engine_time(folder)
 
     def _reference(self, runs: Sequence[dict[str, Any]], folders: Sequence[Path]) -> dict[str, Any]:
-        """For each task the dense network to compare layers with: a trained one among the runs, or else a new one."""
+        """For each task the dense network to compare layers with: a trained one of the runs, or an untrained one."""
         found: dict[str, Any] = {}
         for run, folder in zip(runs, folders):
             task = run["task"]
@@ -91,14 +112,14 @@ class Collector:
                 found[task] = {"label": f"dense, trained ({dense['name']})", "run": dense["id"], "layers": None}
                 continue
             if self._references.get(task) is None and run["layers"]:
-                layers = untrained(folder, run["delta"], 1)  # its pictures would be all dark: the least there can be
+                layers = untrained(folder, run["delta"], 1)  # pictures of one pixel, because dense masks show nothing
                 self._references[task] = {"label": "dense, untrained", "run": None, "layers": layers}
             found.setdefault(task, self._references.get(task))
         return found
 
 
 def _distinct(runs: Sequence[dict[str, Any]]) -> None:
-    """Folders of one name in different places get a number, because the page tells runs apart by it."""
+    """Number folders of the same name, because the page identifies runs by it."""
     seen: dict[str, int] = {}
     for run in runs:
         seen[run["id"]] = seen.get(run["id"], 0) + 1

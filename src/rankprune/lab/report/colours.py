@@ -6,8 +6,8 @@ import colorsys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Of middle lightness, so that they can be read on white and on black. The methods that are compared most often have
-# the colours that are told apart best (after Okabe and Ito); the others follow around the colour wheel.
+# Of medium lightness, so that they can be read on white and on black. The methods that are compared most often have
+# the colours that are easiest to distinguish (after Okabe and Ito); the others are spread over the colour wheel.
 _CHOSEN = {
     "feather": "#D55E00", "rpg": "#2F7FE0", "gmp": "#11A579", "rigl": "#CC79A7", "granet": "#E0A100",
     "acdc": "#7B61D9", "str": "#3BB3D9", "magnitude": "#8C6D46", "woodfisher": "#5E8F00", "powerprop": "#E8588B",
@@ -40,7 +40,14 @@ _COLOURS = _CHOSEN | {name: _wheel(i, len(_OTHERS)) for i, name in enumerate(_OT
 
 
 def colour_of(method: str) -> str:
-    """The colour of a method; extras and settings after it ("rpg+ham") leave it as it is."""
+    """Return the colour of a method, regardless of extras ("rpg+ham").
+
+    Args:
+        method: The method, possibly with extras.
+
+    Returns:
+        Such as "#D55E00".
+    """
     base = method.partition("+")[0]
     if base == "dense":
         return DENSE
@@ -48,11 +55,14 @@ def colour_of(method: str) -> str:
 
 
 def looks(methods: Sequence[str]) -> list[Look]:
-    """Looks for the series of one legend, no two of the same colour.
+    """Return the looks of the series in one legend, no two with the same colour.
 
     Args:
         methods: The method of each series. The first series of a method has the method's own colour; further ones have
             lighter and darker shades of it, and other markers and dashes.
+
+    Returns:
+        One look per series.
     """
     found: list[Look] = []
     used: set[str] = set()
@@ -72,7 +82,15 @@ def looks(methods: Sequence[str]) -> list[Look]:
 
 
 def shade(colour: str, nth: int) -> str:
-    """The nth shade of a colour: itself, darker, lighter, darker still, ..."""
+    """Return the nth shade of a colour: itself, darker, lighter, darker still, ...
+
+    Args:
+        colour: Such as "#D55E00".
+        nth: 0 for the colour itself.
+
+    Returns:
+        The shade.
+    """
     if not nth:
         return colour
     target = 255 if nth % 2 == 0 else 0

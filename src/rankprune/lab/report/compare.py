@@ -1,4 +1,4 @@
-"""Results of runs side by side; runs that differ in their seed alone are one row."""
+"""A table of finished runs; runs that differ only in their seed share a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEASURES = {"top1": "top-1", "box_ap": "AP of boxes / of masks"}
 
 
 class NoResult(RunError):
-    """A path that holds no finished run."""
+    """A path without a finished run."""
 
     exit_code = 2
 
@@ -35,11 +35,11 @@ class FinishedRun:
 
     @cached_property
     def latency(self) -> Latency | None:
-        """What was measured of its latency; None where nothing was."""
+        """The measured latency; None if it was not measured."""
         return read_latency(self.folder)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         latency = None if self.latency is None else self.latency.to_dict()
         return {"folder": str(self.folder), **self.result.to_dict(), "latency": latency}
 
@@ -49,8 +49,8 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
 
     Args:
         paths: Run folders and folders of run folders; a run named twice counts once.
-        skipped: Called with a sentence for each damaged result found below a folder of runs, which is then left out.
-            Without it, and for a run folder named by itself, a damaged result is an error.
+        skipped: Called with a sentence for each damaged result below a folder of runs, which is then left out.
+            Without it, or for a run folder in `paths`, a damaged result is an error.
 
     Returns:
         The finished runs, in the order of `paths`.
@@ -76,12 +76,19 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
             if result is not None:
                 found.setdefault(folder.resolve(), FinishedRun(folder, result))
     if not found:
-        raise NoResult(f"No run of {', '.join(map(str, paths))} has a result that can be read: resume one of them.")
+        raise NoResult(f"No run in {', '.join(map(str, paths))} has a readable result: resume one of them.")
     return list(found.values())
 
 
 def comparison(runs: Sequence[FinishedRun]) -> str:
-    """A table of the runs, and in a note what its columns mean."""
+    """Format runs as a table, with notes that explain its columns.
+
+    Args:
+        runs: Finished runs.
+
+    Returns:
+        The text.
+    """
     settings: dict[str, list[FinishedRun]] = {}
     for run in runs:
         settings.setdefault(run.result.setting, []).append(run)
@@ -96,16 +103,14 @@ def comparison(runs: Sequence[FinishedRun]) -> str:
     deltas = ", ".join(sorted({f"{result.delta:g}" for result in results}))
     measure = " or ".join(sorted({_MEASURES.get(result.metric, "measure") for result in results}))
     notes = [
-        f"accuracy: test {measure} of the last epoch, best: of the best epoch; both at exactly the sparsity shown",
-        f"rank: mean over the layers of δ-rank / full rank at δ={deltas} (of exact rank / full rank)",
-        "kept: prunable weights left; MACs: of one image, over the weights kept; bytes: of the model's file; "
-        "dead: filters without a weight; training: FLOPs as a share of dense training",
+        f"accuracy: test {measure} of the last epoch; best: of the best epoch; both at exactly the sparsity shown",
+        f"rank: mean over the layers of δ-rank / full rank at δ={deltas} (in parentheses: of exact rank / full rank)",
+        "kept: nonzero prunable weights; MACs: per image, over the kept weights; bytes: size of the sparse file; "
+        "dead: filters without a weight; training: FLOPs as a fraction of dense training",
     ]
     if engines:
-        where = {f"{x.cpu}, {x.threads} threads, {x.rounds} rounds in turns" for x in map(_latency, runs) if x}
-        notes.append(
-            f"ms: median time of one image, and the range without the outer tenths; {'; '.join(sorted(where))}"
-        )
+        where = {f"{x.cpu}, {x.threads} threads, {x.rounds} interleaved rounds" for x in map(_latency, runs) if x}
+        notes.append(f"ms: median latency of one image (10th to 90th percentile); {'; '.join(sorted(where))}")
     notes += sorted({f"{result.recipe}: {result.note}" for result in results if result.note})
     return "\n".join([*lines, "", *notes])
 
@@ -136,7 +141,7 @@ def _latency(run: FinishedRun) -> Latency | None:
 
 
 def _time(runs: Sequence[FinishedRun], engine: str) -> str:
-    """The median over seeds of one engine's time, with the range of the run that has it."""
+    """The median over seeds of an engine's median latency, with the range of that run."""
     times = [run.latency.times[engine] for run in runs if run.latency and engine in run.latency.times]
     if not times:
         return "not timed"
@@ -145,7 +150,7 @@ def _time(runs: Sequence[FinishedRun], engine: str) -> str:
 
 
 def _accuracy(runs: Sequence[RunResult], value: Callable[[RunResult], float], second: str) -> str:
-    """Accuracy, and after a slash the AP of masks where the runs detect objects."""
+    """Accuracy, or for detection the AP of boxes and of masks."""
     parts = [[value(run) for run in runs]]
     if all(second in run.scores for run in runs):
         parts.append([run.scores[second] for run in runs])
@@ -158,7 +163,7 @@ def _percent(values: Sequence[float]) -> str:
 
 
 def _short(value: float) -> str:
-    """Three figures and a unit of thousands."""
+    """Format with three digits and a unit."""
     for unit in ("", "k", "M", "G", "T"):
         if value < 1000 or unit == "T":
             break

@@ -1,4 +1,4 @@
-"""What all figures for papers share: styles, legends, and files that are the same for the same data."""
+"""Shared by all figures for papers: styles, legends, and reproducible files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .colours import looks
 
 FORMATS = ("png", "svg", "pdf")
 _WIDTH, _HEIGHT = 6.4, 2.7  # inches
-_INK = "#767B84"  # of text and axes where the background is transparent: read on white and on black
+_INK = "#767B84"  # text and axes; readable on white and on black, because the background is transparent
 _STYLE = {
     "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.alpha": 0.25, "grid.linewidth": 0.6, "legend.frameon": False, "legend.fontsize": 7.5, "lines.linewidth": 1.4,
@@ -22,12 +22,23 @@ _STYLE = {
     "axes.formatter.use_mathtext": True, "text.usetex": False, "text.color": _INK, "axes.labelcolor": _INK,
     "axes.edgecolor": _INK, "xtick.color": _INK, "ytick.color": _INK, "grid.color": _INK, "axes.titlecolor": _INK,
 }  # fmt: skip
-# A date in a file would make it another file every day.
+# Without dates, so that the same figure gives the same bytes.
 _METADATA: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def save(figures: Iterable[tuple[str, Callable[[Any], None]]], out: Path) -> list[Path]:
-    """Each named figure, drawn, in each format; returns the files."""
+    """Draw figures and write them in each format.
+
+    Args:
+        figures: (name, function that draws on a matplotlib figure) of each.
+        out: Folder to write into.
+
+    Returns:
+        The files.
+
+    Raises:
+        RunError: A file cannot be written.
+    """
     matplotlib = need("matplotlib", "report", "A figure")
     figure_of = need("matplotlib.figure", "report", "A figure").Figure
     written = []
@@ -47,12 +58,25 @@ def save(figures: Iterable[tuple[str, Callable[[Any], None]]], out: Path) -> lis
 
 
 def line_styles(methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Arguments of matplotlib's `plot` for series of these methods, no two of one colour."""
+    """Return matplotlib's `plot` arguments for one series per method, no two with the same colour.
+
+    Args:
+        methods: The method of each series.
+
+    Returns:
+        Keyword arguments of each series.
+    """
     return [{"color": one.colour, "marker": one.marker, "linestyle": one.dash} for one in looks(methods)]
 
 
 def legend(figure: Any, panels: Iterable[Any], entries: int) -> None:
-    """Above all charts, in as many columns as the width holds; the figure grows by its rows."""
+    """Add a legend above all charts, in as many columns as fit, and make the figure taller by its rows.
+
+    Args:
+        figure: The figure.
+        panels: Its axes.
+        entries: Number of entries; a legend of one is left out.
+    """
     if entries > 1:
         found = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
         columns = max(1, min(entries, int(_WIDTH / (0.55 + 0.058 * max(map(len, found))))))
@@ -61,7 +85,11 @@ def legend(figure: Any, panels: Iterable[Any], entries: int) -> None:
 
 
 def plain_ticks(axis: Any) -> None:
-    """1, 2, 5 as they are, not as powers of ten."""
+    """Label a logarithmic axis with 1, 2, 5 instead of powers of ten.
+
+    Args:
+        axis: An axis of matplotlib.
+    """
     ticker = need("matplotlib.ticker", "report", "A figure")
     axis.set_major_locator(ticker.LogLocator(base=10, subs=(1, 2, 5)))
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
@@ -69,6 +97,13 @@ def plain_ticks(axis: Any) -> None:
 
 
 def plain(text: str) -> str:
-    """Text as it stands: $ would begin mathematics, and a label that begins with _ is left out of a legend."""
+    """Escape text for matplotlib: $ would start mathematics, and labels that start with _ are left out of legends.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        Text that is shown unchanged.
+    """
     text = text.replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text

@@ -1,4 +1,4 @@
-"""How long the sparse engine spends in each layer of a finished run."""
+"""Latency of each layer of a finished run on the sparse engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from rankprune.lab.runs.open_model import open_model
 
 
 def engine_time(folder: Path, repeats: int = 10) -> dict[str, Any]:
-    """Least milliseconds of each layer for one image, its kernel, and the whole beside torch; measured now."""
+    """Measure the latency of each layer on the engine, and the total beside torch.
+
+    Args:
+        folder: The run's folder.
+        repeats: Number of runs, of which the minimum counts.
+
+    Returns:
+        Milliseconds per image and kernel of each layer, and the totals.
+    """
     model, example, _ = open_model(folder)
     fast = compile(model, example)
     layers: list[dict[str, Any]] = [

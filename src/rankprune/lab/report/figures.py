@@ -13,7 +13,15 @@ from .drawing import legend, line_styles, plain, plain_ticks, save
 
 
 def write_figures(data: dict[str, Any], out: Path) -> list[Path]:
-    """Every figure the runs have something for, in each format; returns the files."""
+    """Draw every figure that the runs have data for.
+
+    Args:
+        data: What `Collector.collect` returned.
+        out: Folder to write into.
+
+    Returns:
+        The files.
+    """
     return save(_figures(data), out)
 
 
@@ -46,7 +54,7 @@ def _training(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     left.set(xlabel="epoch", ylabel=f"{runs[0]['measure'].lower()} (%)")
     right.set(xlabel="epoch", ylabel="sparsity (%)")
     for axes in (left, right):
-        axes.xaxis.get_major_locator().set_params(integer=True)  # there is no epoch 1.5
+        axes.xaxis.get_major_locator().set_params(integer=True)
     legend(figure, (left,), len(runs))
 
 
@@ -67,7 +75,7 @@ def _tradeoff(figure: Any, points: Sequence[dict[str, Any]]) -> None:
         axes.set(xscale="log", xlabel=label)
         plain_ticks(axes.xaxis)
         low, high = axes.get_xlim()
-        if sum(low <= tick <= high for tick in axes.get_xticks()) < 2:  # of what order is it?
+        if sum(low <= tick <= high for tick in axes.get_xticks()) < 2:  # a logarithmic axis needs two labels
             axes.set_xlim(low / 2, high * 2)
     left.set_ylabel("test accuracy (%)")
     legend(figure, (left,), len(set(left.get_legend_handles_labels()[1])))
@@ -94,7 +102,7 @@ def _layers(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
 
 
 def _labels(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """What tells runs apart: the name, or with others of that name the seed, or else the folder."""
+    """Distinct labels: the name; with the seed if several runs have that name; or the folder."""
     names = Counter(run["name"] for run in runs)
     seeds = Counter((run["name"], run["seed"]) for run in runs)
 

@@ -1,4 +1,4 @@
-"""What the weights of a run look like: density, ranks, spectrum and mask of each layer."""
+"""Statistics of each layer of a run: density, ranks, spectrum and mask."""
 
 from __future__ import annotations
 
@@ -24,11 +24,21 @@ from rankprune.rank.workers import share_out
 from .picture import picture
 from .runs import finite, stamp_of
 
-_POINTS = 128  # of a curve; more are not seen
+_POINTS = 128  # maximum number of points of a curve
 
 
 def layers_of(model: nn.Module, example: Tensor | None, delta: float, side: int) -> list[dict[str, Any]]:
-    """Each convolution, linear and attention weight; MACs where an example is given."""
+    """Describe each convolution, linear and attention weight of a model.
+
+    Args:
+        model: The model.
+        example: An example input to count MACs with; None leaves them out.
+        delta: The δ of the δ-rank.
+        side: Maximum side of a mask's picture, in pixels.
+
+    Returns:
+        Plain values of each layer.
+    """
     weights = dict(prunable_weights(model))
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     macs = {} if example is None else {row.name: row for row in flops.count(model, example).rows}
@@ -45,7 +55,7 @@ def layers_of(model: nn.Module, example: Tensor | None, delta: float, side: int)
 
 
 def _layer(name: str, M: Tensor, kernel: int, delta: float, side: int) -> dict[str, Any]:
-    nonzeros = (M != 0).sum(1)
+    nonzeros = (M != 0).sum(1)  # (out,), of M (out, in*kh*kw)
     s = svdvals(M) if bool(torch.isfinite(M).all()) else M.new_zeros(0, dtype=torch.float64)
     spectrum = (s / s.norm() if s.numel() and s[0] > 0 else s).numpy()
     at = _spread(len(spectrum))
@@ -69,14 +79,16 @@ def _layer(name: str, M: Tensor, kernel: int, delta: float, side: int) -> dict[s
 
 
 def _spread(length: int) -> np.ndarray:
-    """At most `_POINTS` indices, evenly, the first and the last among them."""
+    """At most `_POINTS` evenly spaced indices, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, _POINTS)).round().astype(int)) if length else np.arange(0)
 
 
 class Layers:
-    """The layers of run folders, worked out again only when the weights change.
+    """The layers of run folders, recomputed only when the weights change.
 
-    While a run trains, at most every `patience` times as long as the last look took: the run comes first.
+    Args:
+        side: Maximum side of a mask's picture, in pixels.
+        patience: After each computation, wait this many times its duration, to leave the CPU to the run.
     """
 
     def __init__(self, side: int, patience: float = 0.0) -> None:
@@ -85,15 +97,39 @@ class Layers:
         self._not_before = 0.0
 
     def weights(self, folder: Path) -> Path | None:
-        """The finished model, or the newest checkpoint; None where neither has been written."""
+        """Return the file of a run's weights.
+
+        Args:
+            folder: The run's folder.
+
+        Returns:
+            The finished model, or the newest checkpoint; None if there is neither.
+        """
         return next((folder / name for name in (MODEL, LAST) if (folder / name).is_file()), None)
 
     def due(self, folder: Path) -> bool:
+        """Whether a run's weights have changed and may be read now.
+
+        Args:
+            folder: The run's folder.
+
+        Returns:
+            True if `of` would read them.
+        """
         file = self.weights(folder)
         fresh = file is not None and self._known.get(folder, (None,))[0] != (file, stamp_of(file))
         return fresh and time.monotonic() >= self._not_before
 
     def of(self, folder: Path, delta: float) -> list[dict[str, Any]] | None:
+        """Return the layers of a run, recomputed if they are due.
+
+        Args:
+            folder: The run's folder.
+            delta: The δ of the δ-rank.
+
+        Returns:
+            Plain values of each layer; None if there are no weights yet.
+        """
         file = self.weights(folder)
         if file is not None and self.due(folder):
             stamp, began = (file, stamp_of(file)), time.monotonic()
@@ -104,8 +140,16 @@ class Layers:
 
 
 def untrained(folder: Path, delta: float, side: int) -> list[dict[str, Any]] | None:
-    """The layers of the dense network as the run's seed first draws it; None where there are no weights to tell its
-    shape."""
+    """Describe the layers of a run's network at its initialization, as a dense reference.
+
+    Args:
+        folder: The run's folder.
+        delta: The δ of the δ-rank.
+        side: Maximum side of a mask's picture, in pixels.
+
+    Returns:
+        Plain values of each layer; None if there are no weights that tell the shapes.
+    """
     file = Layers(side).weights(folder)
     if file is None:
         return None

@@ -1,4 +1,4 @@
-"""The page while a run trains: served to this machine alone, and renewed in the browser as the folder changes."""
+"""The report while a run trains: served on this machine only, and updated in the browser as the folder changes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rankprune.lab.errors import RunError
 from .collect import Collector
 from .page import render
 
-PATIENCE = 10.0  # the weights are looked at for at most a tenth of the time
-CONNECTIONS = 32  # at a time, each of which holds a thread
+PATIENCE = 10.0  # analyzing the weights takes at most about a tenth of the time
+CONNECTIONS = 32  # at a time; each has a thread
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "frame-ancestors 'none'",
@@ -36,7 +36,11 @@ class ServeError(RunError):
 
 
 class Feed:
-    """The newest data of the runs, and a way to wait for newer."""
+    """The newest data of the runs, with a way to wait for newer data.
+
+    Args:
+        paths: Run folders and folders of run folders.
+    """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
         self._collector = Collector(paths, PATIENCE)
@@ -45,11 +49,11 @@ class Feed:
         self.number, self.data, self.problem = 1, self._collector.collect(), ""
 
     def look(self) -> None:
-        """Collect again if something has changed."""
+        """Collect the data again if something has changed."""
         try:
             data = self._collector.collect() if self._collector.changed() else None
             problem = ""
-        except Exception as error:  # whatever it is, such as a folder that was removed: the next look may succeed
+        except Exception as error:  # for example a folder that was removed; the next attempt may succeed
             data, problem = None, " ".join(str(error).split()) or type(error).__name__
         with self._news:
             if data is not None or problem != self.problem:
@@ -57,24 +61,43 @@ class Feed:
                 self._news.notify_all()
 
     def wait(self, seen: int, seconds: float) -> bool:
-        """Whether there is something newer than `seen`, after waiting for it at most that long."""
+        """Wait for newer data.
+
+        Args:
+            seen: Number of the newest data known to the caller.
+            seconds: Maximum time to wait.
+
+        Returns:
+            Whether there is newer data.
+        """
         with self._news:
             return self._news.wait_for(lambda: self.number > seen or self.closed, seconds) and not self.closed
 
     def close(self) -> None:
+        """Wake all waiting threads, which then end."""
         with self._news:
             self.closed = True
             self._news.notify_all()
 
 
 class Server(ThreadingHTTPServer):
-    """`serve_forever` answers; a second thread looks at the folders every `every` seconds.
+    """Serves the page with `serve_forever`; a second thread checks the folders.
 
-    At most `CONNECTIONS` are served at a time, and one that is silent, or does not read, for `idle` seconds is closed.
+    At most `CONNECTIONS` are served at a time. A connection that does not send or read for `idle` seconds is closed.
+
+    Args:
+        paths: Run folders and folders of run folders.
+        host: A loopback address.
+        port: The port; 0 for any free one.
+        every: Seconds between two checks of the folders.
+        idle: Timeout of a connection, in seconds.
+
+    Raises:
+        ServeError: The address is not a loopback address, or cannot be served.
     """
 
     daemon_threads = True
-    request_queue_size = 128  # of connections that wait to be accepted: browsers open several at once
+    request_queue_size = 128  # connections that wait to be accepted; browsers open several at once
 
     def __init__(
         self,
@@ -106,6 +129,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
+        """Address of the page."""
         host, port = self.server_address[:2]
         return f"http://[{host!s}]:{port}/" if ":" in str(host) else f"http://{host!s}:{port}/"
 
@@ -114,10 +138,15 @@ class Server(ThreadingHTTPServer):
             self.feed.look()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own while there are not too many; others are told to come back."""
+        """Handle a connection in a new thread, or answer 503 if there are too many.
+
+        Args:
+            request: The socket.
+            client_address: Its address.
+        """
         if not self._free.acquire(blocking=False):
             with contextlib.suppress(OSError):
-                request.settimeout(0)  # the thread that accepts must not wait for anyone
+                request.settimeout(0)  # the accepting thread must not block
                 request.send(b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 10\r\n\r\nToo many pages are open.\n")
             self.shutdown_request(request)
             return
@@ -128,36 +157,65 @@ class Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handle a connection, and free its slot at the end.
+
+        Args:
+            request: The socket.
+            client_address: Its address.
+        """
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Quiet: a browser that leaves is no news, and what fails in an answer is answered with 500."""
+        """Ignore the error: browsers disconnect all the time, and errors in an answer are reported as 500.
+
+        Args:
+            request: The socket.
+            client_address: Its address.
+        """
 
     def server_close(self) -> None:
+        """Close the server and stop the second thread."""
         if hasattr(self, "_done"):
             self._done.set()
             self.feed.close()
         super().server_close()
 
     def still_looking(self, seconds: float) -> bool:
-        """After `server_close`: whether a look that was under way goes on for longer than that."""
+        """Whether the second thread is still busy some time after `server_close`.
+
+        Args:
+            seconds: How long to wait for it.
+
+        Returns:
+            True if it is still running.
+        """
         self._looking.join(seconds)
         return self._looking.is_alive()
 
 
 def loopback(host: str) -> str:
-    """The address of a name of this machine that no other machine can reach; anything else is refused."""
+    """Return the loopback address of a host name.
+
+    Args:
+        host: An address or "localhost".
+
+    Returns:
+        The IP address.
+
+    Raises:
+        ServeError: Other machines could reach the address.
+    """
     try:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
     except ValueError:
         address = None
     if address is None or not address.is_loopback:
         raise ServeError(
-            f"A run is watched on this machine alone, not on {host!r}: leave --host out, and from elsewhere use a "
-            "tunnel such as ssh -L 8765:localhost:8765."
+            f"--host {host} is not a loopback address, and the page is served on this machine only: leave --host out, "
+            "and use a tunnel such as ssh -L 8765:localhost:8765 from another machine."
         )
     return str(address)
 
@@ -174,26 +232,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.connection.settimeout(self.server.idle)  # of each read and each write
+        self.connection.settimeout(self.server.idle)  # for each read and each write
 
     def do_GET(self) -> None:
         try:
             self._answer()
         except OSError:
-            raise  # the other side has left, or does not read
+            raise  # the client disconnected or does not read
         except Exception as error:
-            self._send(500, "text/plain", f"The page could not be made: {error}\n".encode())
+            self._send(500, "text/plain", f"The page could not be rendered: {error}\n".encode())
 
     def _answer(self) -> None:
         if not _own_name(self.headers.get("Host", "")):
-            # A page elsewhere can make its own name point here; it must not read runs that way.
-            self._send(403, "text/plain", b"This server answers to the names of this machine alone.\n")
+            # DNS rebinding: another site could point its own name at this address to read the runs.
+            self._send(403, "text/plain", b"This server only answers to loopback addresses.\n")
         elif self.path == "/":
             self._send(200, "text/html", render(self.server.feed.data, live=True).encode())
         elif self.path == "/events":
             self._events()
         else:
-            self._send(404, "text/plain", b"There is nothing here: the report is at /.\n")
+            self._send(404, "text/plain", b"Not found: the report is at /.\n")
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self._head(status, kind, **{"Content-Length": str(len(body))})
@@ -214,12 +272,12 @@ class _Handler(BaseHTTPRequestHandler):
                     seen = feed.number
                     self.wfile.write(_event(feed.problem, feed.data))
                 else:
-                    self.wfile.write(b": still here\n\n")  # fails once the browser has left
+                    self.wfile.write(b": keep-alive\n\n")  # fails once the browser has disconnected
         except OSError:
             pass
 
     def log_message(self, *_: Any) -> None:
-        """Quiet: the terminal belongs to whoever runs the command."""
+        """Print nothing."""
 
 
 def _event(problem: str, data: dict[str, Any]) -> bytes:

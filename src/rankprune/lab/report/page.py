@@ -1,4 +1,4 @@
-"""One HTML file that holds everything it needs: its data, its style, its scripts and the library that draws."""
+"""One HTML file that contains everything it needs: data, style, scripts and the plotting library."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from typing import Any
 from rankprune._util import need, write_atomic
 from rankprune.lab.runs.run_folder import writing
 
-# In the order in which they build on one another.
+# Each script may use those before it.
 SCRIPTS = (
     "text.js", "theme.js", "table.js", "chart.js", "series.js", "training.js", "layers.js", "overview.js", "app.js",
 )  # fmt: skip
 
 
 def render(data: dict[str, Any], live: bool = False) -> str:
-    """The page; `live` lets it listen to the server it came from."""
+    """Render the page.
+
+    Args:
+        data: What `Collector.collect` returned.
+        live: Let the page listen to updates of the server it came from.
+
+    Returns:
+        HTML.
+    """
     scripts = [_library(), _scripts()]
     page = _asset("page.html")
     for mark, text in (
@@ -30,14 +38,25 @@ def render(data: dict[str, Any], live: bool = False) -> str:
         ("{{live}}", "yes" if live else "no"),
         ("{{library}}", scripts[0]),
         ("{{scripts}}", scripts[1]),
-        ("{{data}}", embed(data)),  # last: text of a recipe must not be taken for a mark
+        ("{{data}}", embed(data)),  # last, so that placeholders in a recipe's text are not replaced
     ):
         page = page.replace(mark, text, 1)
     return page
 
 
 def write_page(data: dict[str, Any], path: Path) -> int:
-    """Write the page and return its bytes."""
+    """Write the page to a file.
+
+    Args:
+        data: What `Collector.collect` returned.
+        path: The file.
+
+    Returns:
+        Size of the file in bytes.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
     raw = render(data).encode()
     with writing(path):
         write_atomic(path, raw)
@@ -45,13 +64,28 @@ def write_page(data: dict[str, Any], path: Path) -> int:
 
 
 def embed(data: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever text it holds."""
+    """Encode data as JSON that cannot close the script element around it, whatever text it contains.
+
+    Args:
+        data: Plain values.
+
+    Returns:
+        JSON without <, > and &.
+    """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def policy(scripts: Sequence[str], live: bool) -> str:
-    """What the page may do: run its own scripts, known by their hashes, and reach nothing but its own server."""
+    """Return the page's Content-Security-Policy: only its own scripts, by their hashes, and no connections elsewhere.
+
+    Args:
+        scripts: The texts of the scripts.
+        live: Allow connections to the server that the page came from.
+
+    Returns:
+        The policy.
+    """
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     reach = "'self'" if live else "'none'"
     return (

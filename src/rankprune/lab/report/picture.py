@@ -1,4 +1,4 @@
-"""A weight's mask as a small picture: one row a filter, one column an input channel, stronger where more is kept."""
+"""A weight's mask as a small image: one row per filter, one column per input channel, darker where more is kept."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ import numpy as np
 
 from rankprune._util import need
 
-_LEVELS = 16  # four bits a pixel
-_COLOUR = (64, 120, 242)  # readable on white and on black; what is not kept is transparent
+_LEVELS = 16  # four bits per pixel
+_COLOUR = (64, 120, 242)  # readable on white and on black; pruned weights are transparent
 
 
 @dataclass(frozen=True)
 class Picture:
-    """`cell` is how many filters and input channels a pixel covers at most, `strongest` the largest density of one."""
+    """A picture of a mask.
+
+    Attributes:
+        src: A data URL with a PNG.
+        rows: Height in pixels.
+        columns: Width in pixels.
+        cell: Maximum number of (filters, input channels) per pixel.
+        strongest: Largest density of a pixel.
+    """
 
     src: str
     rows: int
@@ -26,14 +34,23 @@ class Picture:
 
 
 def picture(matrix: np.ndarray, kernel: int, side: int) -> Picture:
-    """Of a mask (O, I·kernel) as (O, I), in at most `side` by `side` pixels."""
-    counts = (matrix != 0).reshape(matrix.shape[0], -1, kernel).sum(2)
+    """Draw a mask as (out, in), in at most `side` by `side` pixels.
+
+    Args:
+        matrix: The weight, (out, in*kernel).
+        kernel: Number of positions of the kernel, kh*kw.
+        side: Maximum side in pixels.
+
+    Returns:
+        The picture.
+    """
+    counts = (matrix != 0).reshape(matrix.shape[0], -1, kernel).sum(2)  # (out, in)
     rows, columns = (_edges(n, side) for n in counts.shape)
-    sums = np.add.reduceat(np.add.reduceat(counts, rows[:-1], 0), columns[:-1], 1)
+    sums = np.add.reduceat(np.add.reduceat(counts, rows[:-1], 0), columns[:-1], 1)  # (pixel rows, pixel columns)
     heights, widths = np.diff(rows), np.diff(columns)
     density = sums / (np.outer(heights, widths) * kernel)
     strongest = float(density.max())
-    # The square root, so that one weight in a large cell is still seen; rounded up for the same reason.
+    # The square root and rounding up keep a single weight in a large cell visible.
     levels = np.ceil(np.sqrt(density / (strongest or 1.0)) * (_LEVELS - 1)).astype(np.uint8)
     cell = (int(heights.max()), int(widths.max()))
     return Picture(_png(levels), levels.shape[0], levels.shape[1], cell, strongest)

@@ -1,4 +1,4 @@
-"""Finished runs as points of a trade-off: those that differ in their seed alone are one, with its standard error."""
+"""Finished runs as points of a trade-off; runs that differ only in their seed are one point with a standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import Any
 
 
 def points(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean accuracy of the last epoch, by sparsity and by MACs as a share of the dense network's."""
+    """Average the accuracy of the last epoch over seeds, with sparsity and MACs relative to the dense network.
+
+    Args:
+        runs: Runs as `read_run` returned them.
+
+    Returns:
+        One point per setting.
+    """
     settings: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         if run["result"] is not None and run["result"]["accuracy_last"] is not None:

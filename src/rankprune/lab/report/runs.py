@@ -1,4 +1,4 @@
-"""Run folders as plain values: what was asked for, what was measured, on what."""
+"""Reads run folders to plain values: recipe, metrics, result, environment."""
 
 from __future__ import annotations
 
@@ -19,31 +19,51 @@ from rankprune.lab.runs.run_folder import ENVIRONMENT, METRICS, RECIPE, RESULT, 
 
 from pydantic import BaseModel  # isort: skip  (schema.py says how to install it)
 
-# What the page shows of an epoch's line; other keys, and values that are no numbers, are left out.
+# The metrics of an epoch that the page shows; other keys, and values that are not numbers, are left out.
 _EPOCH = ("epoch", "step", "train_loss", "test_loss", "lr", "sparsity", "seconds")
-# What a task's accuracy is called in its lines, and on the page.
+# The accuracy's key in the metrics of each kind of task, and its title on the page.
 _ACCURACY = {"test_top1": "Test accuracy", "test_box_ap": "AP of boxes"}
 
 
 class NoRun(RunError):
-    """A path that holds no run."""
+    """A path without a run."""
 
     exit_code = 2
 
 
 def find(paths: Iterable[str | Path]) -> list[Path]:
-    """Run folders, given as such or as the folder they are in; finished or not, each once."""
+    """Find run folders, finished or not.
+
+    Args:
+        paths: Run folders and folders of run folders.
+
+    Returns:
+        The run folders, without duplicates.
+
+    Raises:
+        NoRun: A path holds no run.
+    """
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         folders = [path] if (path / RECIPE).is_file() else sorted(file.parent for file in path.glob(f"*/{RECIPE}"))
         if not folders:
-            raise NoRun(f"{path} holds no run: give a run folder that has a {RECIPE}, or a folder of such folders.")
+            raise NoRun(f"{path} holds no run: give a run folder, which has a {RECIPE}, or a folder of run folders.")
         found.update((folder.resolve(), folder) for folder in folders)
     return list(found.values())
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """One run without its weights."""
+    """Read a run without its weights.
+
+    Args:
+        path: The run's folder.
+
+    Returns:
+        Plain values.
+
+    Raises:
+        RunError: The result is damaged.
+    """
     folder = RunFolder(path)
     recipe = read(path / RECIPE)
     result = folder.result()
@@ -77,11 +97,18 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What a recipe's settings would be if it did not say them; settings that must be said are left out."""
+    """Return the defaults of a recipe's settings; settings without a default are left out.
+
+    Args:
+        recipe: The recipe's values.
+
+    Returns:
+        Nested defaults, including those of the recipe's method.
+    """
     found = _section_defaults(Recipe)
     method = _table(recipe, "method").get("name")
     if isinstance(method, str):
-        with contextlib.suppress(KeyError, ValueError, TypeError):  # a method of another version
+        with contextlib.suppress(KeyError, ValueError, TypeError):  # a method that this version does not have
             cls = method_info(method.partition("+")[0]).cls
             found["method"] = {f.name: f.default for f in fields(cls) if f.init and f.default is not MISSING}
     return found
@@ -98,11 +125,26 @@ def _section_defaults(section: type[BaseModel]) -> dict[str, Any]:
 
 
 def stamp(path: Path) -> tuple[Any, ...]:
-    """Changes whenever a file that `read_run` reads does."""
+    """Return a value that changes whenever a file that `read_run` reads does.
+
+    Args:
+        path: The run's folder.
+
+    Returns:
+        Modification times and sizes.
+    """
     return tuple(stamp_of(path / name) for name in (RECIPE, ENVIRONMENT, METRICS, RESULT, LATENCY))
 
 
 def stamp_of(file: Path) -> tuple[int, int] | None:
+    """Return modification time and size of a file.
+
+    Args:
+        file: The file.
+
+    Returns:
+        Both, or None if there is no such file.
+    """
     try:
         status = file.stat()
     except OSError:
@@ -111,7 +153,15 @@ def stamp_of(file: Path) -> tuple[int, int] | None:
 
 
 def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Nested tables as `a.b.c` and text."""
+    """Flatten nested values to dotted keys and text.
+
+    Args:
+        value: The values.
+        prefix: Prefix of the keys.
+
+    Yields:
+        (`a.b.c`, text) of each value.
+    """
     if isinstance(value, Mapping) and (value or not prefix):
         for key, inner in value.items():
             yield from flatten(inner, f"{prefix}.{key}" if prefix else str(key))
@@ -122,7 +172,14 @@ def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
 
 
 def finite(value: Any) -> int | float | None:
-    """A number that JSON knows, or None."""
+    """Return a number that JSON can hold.
+
+    Args:
+        value: Any value.
+
+    Returns:
+        The number; None if the value is not a finite number.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return value
@@ -134,7 +191,7 @@ def _table(recipe: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _setting(recipe: Mapping[str, Any], path: Path) -> str:
-    """Of an unfinished run: the same as its result will say, so that its seeds are found together."""
+    """The setting that an unfinished run's result will have, by which runs with other seeds are grouped."""
     try:
         return fingerprint(Recipe.model_validate({**recipe, "seed": 0}))
     except ValueError:  # written by another version

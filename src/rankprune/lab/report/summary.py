@@ -6,15 +6,15 @@ from .compare import FinishedRun
 
 
 def summary(dense: FinishedRun, sparse: FinishedRun) -> str:
-    """Say what was kept and what was gained.
+    """Sum up what pruning kept and gained.
 
     Args:
         dense: The dense run.
         sparse: A pruned run of the same task.
 
     Returns:
-        One sentence. Latency is of one image, by medians: the sparse network on the sparse engine against the dense
-        one on the faster of torch and ONNX Runtime; it is left out where either was not measured.
+        One sentence. Latencies are medians of one image: the sparse network on the sparse engine against the dense
+        one on the faster of torch and ONNX Runtime. They are left out if either was not measured.
     """
     before, after = dense.result, sparse.result
     name = after.method.partition("+")[0]
