@@ -99,7 +99,7 @@ CASES = [
     ("bench", "bench absent.pth", 2, "absent.pth"),
     ("bench", "bench runs/good --batch two", 2, "--batch"),
     ("bench", "bench bad/run", 2, "model.sparse.safetensors"),
-    ("bench", "bench vgg-small --image-size 3 --against torch --threads 1", 2, "cannot take an input of (1, 3, 3, 3)"),
+    ("bench", "bench vgg-small --image-size 3 --against torch --threads 1", 2, "does not accept an input of (1, 3, 3, 3)"),
     ("paper", "paper list --results results", 0, "what ran"),
     ("paper", "paper nothing --results results", 2, "'nothing'"),
     ("paper", "paper run --for ever --results results", 2, "--for"),

@@ -146,7 +146,7 @@ def test_a_weights_file_of_ones_own(model: nn.Module, tmp_path: Path, capsys: py
     assert found["file"] == str(tmp_path / "own.safetensors")
     before = (tmp_path / "own.safetensors").read_bytes()
     assert main(["export", found["file"], "--to", "safetensors", *named]) == 2
-    assert "is the file that is read" in capsys.readouterr().err
+    assert "is the input file" in capsys.readouterr().err
     assert (tmp_path / "own.safetensors").read_bytes() == before
 
 

@@ -1,1 +1,1 @@
-"""Latency of a network on the engine beside other runtimes."""
+"""Latency of a network on the sparse engine and on other engines."""

@@ -1,4 +1,4 @@
-"""Latency and throughput of the engine beside others, in turns, outputs compared."""
+"""Latency and throughput of the sparse engine and other engines, interleaved, with their outputs compared."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ class Row:
     """Seconds that one engine takes for a batch, over all rounds.
 
     Attributes:
-        name: Of the engine.
+        name: Name of the engine.
         minimum: The shortest round.
-        median: The middle round.
-        low: A tenth of the rounds are shorter.
-        high: A tenth of the rounds are longer.
+        median: The median round.
+        low: The 10th percentile.
+        high: The 90th percentile.
         images_per_second: By the median.
-        error: Largest difference from torch's output, as a share of the output's scale
-            (1 where that is 0).
+        error: Largest absolute difference from torch's output, relative to the output's largest absolute value.
     """
 
     name: str
@@ -51,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """All engines, and those left out with the reason."""
+    """The results of all engines, and the reasons why others are missing."""
 
     rows: tuple[Row, ...]
     absent: dict[str, str]
@@ -59,21 +58,32 @@ class Benchmark:
     batch: int
     rounds: int
     compiled: str
-    cpus: tuple[int, ...] = ()  # that all engines were pinned to; none where the system cannot
+    cpus: tuple[int, ...] = ()  # all engines were pinned to these; empty if the system cannot pin
 
     def ratio(self, name: str, by: str = "median") -> float:
-        """How many times faster the engine is than another, by medians or by minima ("minimum")."""
+        """Return how many times faster the sparse engine is than another engine.
+
+        Args:
+            name: The other engine.
+            by: "median" or "minimum".
+
+        Returns:
+            Seconds of the other engine / seconds of the sparse engine.
+        """
         found = {row.name: getattr(row, by) for row in self.rows}
         return float(found[name] / found["rankprune"])
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
         where = f"pinned to CPUs {', '.join(map(str, self.cpus))}" if self.cpus else "not pinned"
-        lines = [f"batch {self.batch}, {self.threads} threads, {where}, {self.rounds} rounds in turns; {self.compiled}"]
+        lines = [
+            f"batch {self.batch}, {self.threads} threads, {where}, {self.rounds} interleaved rounds; {self.compiled}"
+        ]
         heads = ("min ms", "median ms", "images/s", "by min", "by median", "error")
-        lines.append(f"{'engine':<16} " + " ".join(f"{head:>9}" for head in heads) + "  10-90 % of the rounds, ms")
+        lines.append(f"{'engine':<16} " + " ".join(f"{head:>9}" for head in heads) + "  10-90 % of rounds, ms")
         for row in self.rows:
             times = f"{row.minimum * 1e3:>9.2f} {row.median * 1e3:>9.2f} {row.images_per_second:>9.1f}"
             ratios = f"{self.ratio(row.name, 'minimum'):>9.2f} {self.ratio(row.name):>9.2f}"
@@ -91,19 +101,19 @@ def benchmark(
     rounds: int = ROUNDS,
     say: Say = silent,
 ) -> Benchmark:
-    """Time a model on the sparse engine and on other engines, one run each per round, and compare the outputs.
+    """Measure a model on the sparse engine and on other engines, one run each per round, and compare the outputs.
 
     Args:
         model: The model; it is put into evaluation mode.
-        example: An input of the batch size to time.
+        example: An input of the batch size to measure.
         against: Names of other engines, out of `PEERS`.
-        threads: Of every engine; the cores this process may use by default.
+        threads: Threads of every engine; by default the cores that this process may use.
         deepsparse_env: A virtual environment that has deepsparse.
-        rounds: How often each is timed.
-        say: Receives sentences about progress.
+        rounds: Number of timings per engine.
+        say: Called with sentences about the progress.
 
     Returns:
-        A row for each engine, and the engines that are absent with the reason.
+        A row per engine, and the engines that are missing with the reason.
 
     Raises:
         ValueError: There is no such engine, or the model cannot be compiled for the example.
@@ -118,18 +128,33 @@ def benchmark(
 
 
 def check_runs(model: nn.Module, example: Tensor) -> None:
-    """Refuse an input that the model cannot take, before a compiler logs the same at length."""
+    """Raise if the model does not accept an input, before a compiler logs the same error at length.
+
+    Args:
+        model: The model.
+        example: The input.
+
+    Raises:
+        ValueError: The model raised.
+    """
     try:
         with torch.inference_mode():
             model(example)
-    except Exception as error:  # each network has its own way to refuse
+    except Exception as error:  # models raise all kinds of errors
         shape, reason = tuple(example.shape), " ".join(str(error).split()).rstrip(".")[:200]
-        raise ValueError(f"The model cannot take an input of {shape} ({reason}): give another image size.") from error
+        raise ValueError(f"The model does not accept an input of {shape} ({reason}): try another size.") from error
 
 
 @contextlib.contextmanager
 def pinned(threads: int) -> Iterator[tuple[int, ...]]:
-    """Every thread of this process, and what it starts, on the first so many of its CPUs."""
+    """Pin every thread of this process, and of processes it starts, to its first CPUs within the block.
+
+    Args:
+        threads: Number of CPUs.
+
+    Yields:
+        The CPUs; empty if the system cannot pin.
+    """
     if not hasattr(os, "sched_setaffinity"):
         yield ()
         return
@@ -145,7 +170,7 @@ def pinned(threads: int) -> Iterator[tuple[int, ...]]:
 def _pin(cpus: Iterable[int]) -> None:
     tasks = Path("/proc/self/task")
     for thread in [int(task.name) for task in tasks.iterdir()] if tasks.exists() else [0]:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(thread, cpus)
 
 
@@ -164,26 +189,43 @@ def _measure(
             engines[name] = PEERS[name](model, example, threads, folder, environment)
         except Absent as reason:
             absent[name] = str(reason)
-    steps.next(f"timing {', '.join(engines)}, {rounds} rounds in turns")
+    steps.next(f"timing {', '.join(engines)}, {rounds} interleaved rounds")
     rows = in_turns(model, engines, example.shape, rounds)
     return Benchmark(rows, absent, threads, example.shape[0], rounds, str(fast.report))
 
 
 def ours(fast: Compiled) -> Run:
-    """A compiled model as the others are called."""
+    """Wrap a compiled model in the interface of the other engines.
+
+    Args:
+        fast: The compiled model.
+
+    Returns:
+        A function from a NumPy batch to seconds and output.
+    """
     return lambda x: timed(lambda: joined(fast(torch.from_numpy(x))))
 
 
 def in_turns(
     model: nn.Module, engines: Mapping[str, Run], shape: Sequence[int], rounds: int = ROUNDS
 ) -> tuple[Row, ...]:
-    """Time engines on one random input of this shape, one run each a round; errors are against the model in torch."""
-    # Zeros would be too easy for some.
+    """Measure engines on a random input, one run each per round.
+
+    Args:
+        model: The model in torch, to compare the outputs with.
+        engines: The engines by name.
+        shape: Shape of the input.
+        rounds: Number of timings per engine.
+
+    Returns:
+        A row per engine.
+    """
+    # Not zeros, because some engines may be faster on them.
     x = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(0)).numpy()
     with torch.inference_mode():
         want = joined(model(torch.from_numpy(x)))
     seconds, outputs = turns(engines, x, rounds)
-    scale = np.abs(want).max() or 1.0  # of an output of zeros, the difference itself
+    scale = np.abs(want).max() or 1.0  # the error of an all-zero output is absolute
     error = {name: float(np.abs(got - want).max() / scale) for name, got in outputs.items()}
     return tuple(_row(name, times, shape[0], error[name]) for name, times in seconds.items())
 
@@ -196,12 +238,21 @@ def _row(name: str, seconds: Sequence[float], batch: int, error: float) -> Row:
 def turns(
     engines: Mapping[str, Run], x: np.ndarray, rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
-    """Seconds of each engine, one run a round, so that a slow spell of the machine falls on all; and what it gave."""
+    """Time engines one run each per round, so that a slow phase of the machine affects all of them.
+
+    Args:
+        engines: The engines by name.
+        x: The input.
+        rounds: Number of timings per engine.
+
+    Returns:
+        Seconds of every round, and the outputs, by engine.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     outputs: dict[str, np.ndarray] = {}
     for turn in range(2 + rounds):
         for name, run in engines.items():
-            # A first run wakes the threads that slept during the others' turns; the second counts.
+            # The first run wakes threads that slept while other engines ran; only the second is timed.
             run(x)
             spent, outputs[name] = run(x)
             if turn >= 2:

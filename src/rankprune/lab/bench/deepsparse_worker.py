@@ -1,4 +1,4 @@
-"""Run by the Python of DeepSparse's own environment: answers each line on stdin with the seconds of one run."""
+"""Runs in DeepSparse's own environment: answers each line on stdin with the seconds of one run."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ from pathlib import Path
 
 
 def main() -> None:
+    """Compile the model given on the command line, and run it once per line on stdin."""
     import deepsparse
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""A trained network as a file for others: compact or plain weights, ONNX, or a plan of the sparse engine."""
+"""Exports a trained network to a file: compact or plain weights, ONNX, or a plan of the sparse engine."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Exported:
 
     Attributes:
         to: Kind of file.
-        file: Where it is.
-        dense_bytes: Bytes of the network's weights, dense.
-        file_bytes: Bytes of the file.
-        rows: Times of torch, ONNX Runtime and the sparse engine; the file itself is run by the one that can.
-        absent: Engines that could not be timed, with the reason.
-        error: Largest difference of the file's outputs from the network's in torch, as a share of their scale.
+        file: Its path.
+        dense_bytes: Size of the dense weights.
+        file_bytes: Size of the file.
+        rows: Latency on torch, ONNX Runtime and the sparse engine; an engine that can read the file runs the file.
+        absent: Engines that could not be measured, with the reason.
+        error: Largest difference of the file's outputs from torch's, relative to their largest absolute value.
     """
 
     to: Target
@@ -56,10 +56,18 @@ class Exported:
     rounds: int
 
     def row(self, name: str) -> Row | None:
-        """The times of one engine; None where it is absent."""
+        """Return the latency on one engine.
+
+        Args:
+            name: The engine.
+
+        Returns:
+            Its row; None if it was not measured.
+        """
         return next((row for row in self.rows if row.name == name), None)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -67,8 +75,8 @@ class Exported:
         smaller = f"{size:.1f} x smaller" if size > 1.02 else "not smaller"
         share = f"{self.file_bytes / self.dense_bytes:.1%}"
         lines = [
-            f"wrote {self.file}: {self.file_bytes:,} bytes, {share} of the {self.dense_bytes:,} of the dense weights",
-            f"batch {self.batch}, {self.threads} threads, {self.rounds} rounds in turns",
+            f"wrote {self.file}: {self.file_bytes:,} bytes, {share} of the dense weights' {self.dense_bytes:,}",
+            f"batch {self.batch}, {self.threads} threads, {self.rounds} interleaved rounds",
             f"{'':<14} {'min ms':>9} {'median ms':>10} {'10-90 % of rounds':>18}",
         ]
         for row in self.rows:
@@ -77,7 +85,7 @@ class Exported:
         lines += [f"{name} is left out: {why}" for name, why in self.absent.items()]
         lines += [
             f"{smaller}, {self._speed()}",
-            f"outputs differ from torch's by {self.error:.1e} of their scale at most",
+            f"largest difference from torch's outputs: {self.error:.1e} of their largest value",
         ]
         return "\n".join(lines)
 
@@ -85,7 +93,7 @@ class Exported:
         ours, others = self.row("rankprune"), [row for row in self.rows if row.name != "rankprune"]
         if ours is None:
             return "not timed on the sparse engine"
-        # Faster is what both the least and the middle time say: on a busy machine they disagree.
+        # "Faster" must hold by the minimum and by the median, which disagree on a busy machine.
         ratios = {r.name: min(r.median / ours.median, r.minimum / ours.minimum) for r in others}
         parts = [
             f"{ratio:.2f} x faster than {name}" if ratio > 1.02 else f"not faster than {name}"
@@ -107,19 +115,22 @@ def export(
     image_size: int | None = None,
     say: Say = silent,
 ) -> Exported:
-    """Write a network as a file, read the file back, and time it on the sparse engine beside torch and ONNX Runtime.
+    """Export a network to a file, read it back, and measure it on the sparse engine, torch and ONNX Runtime.
 
     Args:
         path: A run folder or a weights file.
         to: "sparse", "safetensors", "onnx" or "engine".
         out: The file to write; by default in the run's folder, or beside the weights file.
-        model: Name of the model that a weights file is of; our own files know it.
-        values: Precision of the values of a "sparse" file.
+        model: Name of the model, if the weights file does not say.
+        values: Precision of the values in a "sparse" file.
         sparse_initializer: Leave the zeros out of an "onnx" file.
-        batch: Images at once that the network is tuned for and timed at.
-        threads: Of every engine; the cores this process may use by default.
-        image_size: Pixels of a side, where the file does not say.
-        say: Receives sentences about progress.
+        batch: Batch size to tune for and measure.
+        threads: Threads of every engine; by default the cores that this process may use.
+        image_size: Height and width of the input, if not those that the file says.
+        say: Called with sentences about the progress.
+
+    Returns:
+        Size, error and latency of the file.
 
     Raises:
         ValueError: An argument is wrong, or the network cannot be opened or written.
@@ -166,7 +177,7 @@ def export(
             if to == "engine":
                 raise
             absent["rankprune"] = str(reason)
-        steps.next(f"timing {', '.join(engines)}, {ROUNDS} rounds in turns")
+        steps.next(f"timing {', '.join(engines)}, {ROUNDS} interleaved rounds")
         runs = {**engines, "file": torch_eager(again, example, threads, Path(folder), None)}
         rows = in_turns(network, runs, example.shape, ROUNDS)
     runner = {"onnx": "onnxruntime", "engine": "rankprune"}.get(to, "file")
@@ -177,7 +188,7 @@ def export(
 
 
 def _written(network: nn.Module, about: About, to: Target, target: Path, values: Values) -> nn.Module:
-    """Write a weights file and return the network with what the file holds; a plan is written after compiling."""
+    """Write a weights file and return the network with the file's weights; a plan is written after compiling."""
     if to == "engine":
         return network
     with writing(target):
@@ -192,14 +203,14 @@ def _check(to: str, values: str, sparse_initializer: bool, **counts: int | None)
     if to not in SUFFIX:
         raise ValueError(f"There is no target {to!r}: choose among {', '.join(SUFFIX)}.")
     if values != "exact" and to != "sparse":
-        raise ValueError(f"Values in {values} are for sparse files, not for {to}: leave that out or export to sparse.")
+        raise ValueError(f"Values in {values} are for sparse files, not for {to}: leave them out or export to sparse.")
     if sparse_initializer and to != "onnx":
         raise ValueError(f"A sparse initializer is for ONNX files, not for {to}: leave it out or export to onnx.")
     at_least_one(**counts)
 
 
 def _target(source: Path, to: Target, out: str | Path | None) -> Path:
-    """Where to write: in the run's folder, or beside the weights file, unless told."""
+    """The file to write; by default in the run's folder, or beside the weights file."""
     if out is None:
         folder, stem = (source, "export") if source.is_dir() else (source.parent, source.stem.removesuffix(".sparse"))
         target = folder / (stem + SUFFIX[to])
@@ -207,20 +218,30 @@ def _target(source: Path, to: Target, out: str | Path | None) -> Path:
         target = Path(out)
     target = weights_file(target) if to in ("sparse", "safetensors") else _new_file(target)
     if target.exists() and target.samefile(source):
-        raise ValueError(f"{target} is the file that is read: name another to write.")
+        raise ValueError(f"{target} is the input file: give another file to write.")
     return target
 
 
 def weights_file(path: str | Path) -> Path:
-    """Where weights can be written, before any work is done for them."""
+    """Check before the work that a file name is suitable for weights.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: The name does not end in .safetensors, or the file cannot be there.
+    """
     if Path(path).suffix != ".safetensors":
-        raise ValueError(f"{path} is to hold weights, which are read by the name's end: call it .safetensors.")
+        raise ValueError(f"{path} cannot hold weights: give a name that ends in .safetensors.")
     return _new_file(Path(path))
 
 
 def _new_file(path: Path) -> Path:
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file in it.")
+        raise ValueError(f"{path} is a folder: give the name of a file.")
     if not path.parent.is_dir():
-        raise ValueError(f"There is no folder {path.parent} to write {path.name} in: make it first.")
+        raise ValueError(f"There is no folder {path.parent} to write {path.name} in: create it first.")
     return path

@@ -1,4 +1,4 @@
-"""Latency of a finished run on the sparse engine beside torch and ONNX Runtime, kept in its folder."""
+"""Latency of a finished run on the sparse engine, torch and ONNX Runtime, saved in its folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLOWEST = 1e6  # seconds
 
 @dataclass(frozen=True)
 class Time:
-    """Seconds of one image: the median round, and the range that holds all but a tenth at either end."""
+    """Seconds per image over all rounds: minimum, median, 10th and 90th percentile."""
 
     minimum: float
     median: float
@@ -36,12 +36,12 @@ class Time:
 
 @dataclass(frozen=True)
 class Latency:
-    """Times of one image on each engine, measured in turns.
+    """Latency of one image on each engine, measured in interleaved rounds.
 
     Attributes:
-        times: By engine: "rankprune", "torch", "onnxruntime" where it is installed.
-        threads: Of every engine.
-        rounds: How often each was timed.
+        times: By engine: "rankprune", "torch", and "onnxruntime" if it is installed.
+        threads: Threads of every engine.
+        rounds: Number of timings per engine.
         cpu: Name of the processor.
     """
 
@@ -51,19 +51,26 @@ class Latency:
     cpu: str
 
     def best_peer(self) -> Time:
-        """The faster of torch and ONNX Runtime, by medians."""
+        """Return the faster of torch and ONNX Runtime, by medians."""
         return min((time for name, time in self.times.items() if name != "rankprune"), key=lambda time: time.median)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
         times = {name: vars(time) for name, time in self.times.items()}
         return {"times": times, "threads": self.threads, "rounds": self.rounds, "cpu": self.cpu}
 
     @classmethod
     def from_dict(cls, table: Any) -> Latency:
-        """Check a table from a file and rebuild the latency from it.
+        """Check an object from a file and rebuild the latency from it.
+
+        Args:
+            table: The parsed JSON.
+
+        Returns:
+            The latency.
 
         Raises:
-            NotWhole: Something is missing or cannot be.
+            NotWhole: Something is missing or invalid.
         """
         times = table.get("times") if isinstance(table, Mapping) else None
         if not isinstance(times, Mapping) or not {"rankprune", "torch"} <= set(times) <= set(ENGINES):
@@ -83,7 +90,7 @@ def _time(value: Any) -> Time:
         or not 0 < value[key] < _SLOWEST
         for key in keys
     ):
-        raise NotWhole("one of its times is no time")
+        raise NotWhole("one of its times is not a number of seconds")
     return Time(*(float(value[key]) for key in keys))
 
 
@@ -92,12 +99,15 @@ def _short(seconds: float) -> str:
 
 
 def measure(folder: Path, threads: int | None = None, say: Say = silent) -> Latency:
-    """Time the model of a finished run, one image at a time, and keep the times in its folder.
+    """Measure the latency of a finished run's model for one image, and save it in the run's folder.
 
     Args:
         folder: The run folder.
-        threads: Of every engine; the cores this process may use by default.
-        say: Receives sentences about progress.
+        threads: Threads of every engine; by default the cores that this process may use.
+        say: Called with sentences about the progress.
+
+    Returns:
+        The latency.
 
     Raises:
         ValueError: The model cannot be opened or compiled.
@@ -112,7 +122,14 @@ def measure(folder: Path, threads: int | None = None, say: Say = silent) -> Late
 
 
 def read(folder: Path) -> Latency | None:
-    """What `measure` has kept; None where nothing was measured, or where the file is damaged."""
+    """Read the saved latency of a run.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The latency; None if it was not measured or the file is damaged.
+    """
     path = folder / LATENCY
     try:
         return Latency.from_dict(unseal(read_table(path), {})) if path.is_file() else None
@@ -121,7 +138,15 @@ def read(folder: Path) -> Latency | None:
 
 
 def measure_all(folders: Iterable[Path], say: Say = silent) -> dict[Path, Latency]:
-    """The latency of each run that has a model, measured where that has not been done; failures are said."""
+    """Return the latency of each run that has a model, measuring those that have none yet.
+
+    Args:
+        folders: Run folders.
+        say: Called with sentences about progress and failures.
+
+    Returns:
+        The latency by folder.
+    """
     found, missing = {}, []
     for folder in folders:
         latency = read(folder)

@@ -1,4 +1,9 @@
-"""Other engines behind one call, for comparison: each is a function from a NumPy batch to seconds and outputs."""
+"""Other engines in one interface, for comparison: each becomes a function from a NumPy batch to seconds and outputs.
+
+A function of `PEERS` prepares one engine. Its arguments are the model, an example input, the number of threads, a
+folder
+for files, and the virtual environment of DeepSparse (None for the others).
+"""
 
 from __future__ import annotations
 
@@ -27,22 +32,50 @@ Run = Callable[[np.ndarray], tuple[float, np.ndarray]]
 
 
 class Absent(RuntimeError):
-    """An engine that is not there; the sentence says how to get it."""
+    """An engine that is not available. The message says how to install it."""
 
 
 def timed(call: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
+    """Time a call.
+
+    Args:
+        call: The function.
+
+    Returns:
+        (seconds, its result).
+    """
     start = time.perf_counter()
     found = call()
     return time.perf_counter() - start, found
 
 
 def joined(outputs: Any) -> np.ndarray:
-    """What a network returns, be it one array, several or a dictionary of them, as one."""
+    """Flatten a network's outputs to one array.
+
+    Args:
+        outputs: One array or tensor, or any structure of them.
+
+    Returns:
+        The array itself, or all of them flattened and concatenated.
+    """
     arrays = [np.asarray(leaf) for leaf in pytree.tree_leaves(outputs)]
     return arrays[0] if len(arrays) == 1 else np.concatenate([array.reshape(-1) for array in arrays])
 
 
 def torch_eager(model: Callable[..., Any], example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
+    """Prepare torch in eager mode.
+
+    Args:
+        model: The model.
+        example: An example input.
+        threads: Number of threads.
+        folder: Not used.
+        environment: Not used.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+    """
+
     def run(x: np.ndarray) -> tuple[float, np.ndarray]:
         with torch.inference_mode():
             return timed(lambda: joined(model(torch.from_numpy(x))))
@@ -51,11 +84,35 @@ def torch_eager(model: Callable[..., Any], example: Tensor, threads: int, folder
 
 
 def torch_compile(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
+    """Prepare `torch.compile`.
+
+    Args:
+        model: The model.
+        example: An example input.
+        threads: Number of threads.
+        folder: Not used.
+        environment: Not used.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+    """
     return torch_eager(torch.compile(model), example, threads, folder, environment)
 
 
 def export(model: nn.Module, example: Tensor, folder: Path) -> Path:
-    """As ONNX of the example's batch size, once for all engines."""
+    """Export the model to ONNX at the example's batch size, once for all engines.
+
+    Args:
+        model: The model.
+        example: An example input.
+        folder: Folder to write into.
+
+    Returns:
+        The file.
+
+    Raises:
+        Absent: The model cannot be exported.
+    """
     path = folder / "model.onnx"
     if not path.exists():
         try:
@@ -66,17 +123,30 @@ def export(model: nn.Module, example: Tensor, folder: Path) -> Path:
 
 
 def export_for_deepsparse(model: nn.Module, example: Tensor, folder: Path) -> Path:
-    """As ONNX by torch's old exporter.
+    """Export the model to ONNX with torch's old exporter.
 
-    The new one writes opset 18 at the least. DeepSparse 1.8.0 refuses such a file for its IR version, and with that
-    lowered runs no operator of it itself (ResNet-50: its fraction_of_supported_ops is 0): all is left, dense, to an
-    ONNX Runtime it brings. Of opset 14, the oldest with attention, it runs every one.
+    The new exporter writes opset 18 or later. DeepSparse 1.8.0 refuses such a file because of its IR version, and with
+    a
+    lowered version it runs none of the operators itself (its fraction_of_supported_ops is 0 for ResNet-50) but leaves
+    all
+    of them, dense, to its own ONNX Runtime. It runs all operators of opset 14, the oldest one with attention.
+
+    Args:
+        model: The model.
+        example: An example input.
+        folder: Folder to write into.
+
+    Returns:
+        The file.
+
+    Raises:
+        Absent: The model cannot be exported.
     """
     if importlib.util.find_spec("onnx") is None:
         raise Absent("ONNX files need onnx: pip install 'rankprune[onnx]'")
     path = folder / "deepsparse.onnx"
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # a failure prints the whole network
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():  # a failure prints the whole graph
             warnings.simplefilter("ignore")
             torch.onnx.export(model, (example,), str(path), opset_version=14, dynamo=False)
     except Exception as error:
@@ -85,18 +155,41 @@ def export_for_deepsparse(model: nn.Module, example: Tensor, folder: Path) -> Pa
 
 
 def onnxruntime(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
+    """Prepare ONNX Runtime.
+
+    Args:
+        model: The model.
+        example: An example input.
+        threads: Number of threads.
+        folder: Folder for the ONNX file.
+        environment: Not used.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+
+    Raises:
+        Absent: It is not installed.
+    """
     if importlib.util.find_spec("onnxruntime") is None:
         raise Absent("onnxruntime is not installed: pip install 'rankprune[onnx]'")
     return onnx_file(export(model, example, folder), threads)
 
 
 def onnx_file(path: Path, threads: int) -> Run:
-    """A file in ONNX Runtime."""
+    """Prepare ONNX Runtime for an existing file.
+
+    Args:
+        path: The ONNX file.
+        threads: Number of threads.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    # Its threads must sleep between its turns, or they take the others' cores.
+    # Its threads must not spin between its turns, where they would take CPU time from the other engines.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
@@ -105,7 +198,21 @@ def onnx_file(path: Path, threads: int) -> Run:
 
 
 def onnxruntime_int8(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
-    """Static quantization, scales per channel, calibrated on random numbers: its time, not its accuracy."""
+    """Prepare ONNX Runtime with static int8 quantization, calibrated on random inputs: for latency, not accuracy.
+
+    Args:
+        model: The model.
+        example: An example input.
+        threads: Number of threads.
+        folder: Folder for the ONNX files.
+        environment: Not used.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+
+    Raises:
+        Absent: It is not installed.
+    """
     if importlib.util.find_spec("onnxruntime") is None:
         raise Absent("onnxruntime is not installed: pip install 'rankprune[onnx]'")
     from onnxruntime import quantization
@@ -133,6 +240,21 @@ def _inputs(path: Path) -> list[str]:
 
 
 def openvino(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
+    """Prepare OpenVINO.
+
+    Args:
+        model: The model.
+        example: An example input.
+        threads: Number of threads.
+        folder: Folder for the ONNX file.
+        environment: Not used.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+
+    Raises:
+        Absent: It is not installed.
+    """
     if importlib.util.find_spec("openvino") is None:
         raise Absent("openvino is not installed: pip install openvino")
     import openvino as ov
@@ -142,7 +264,21 @@ def openvino(model: nn.Module, example: Tensor, threads: int, folder: Path, envi
 
 
 def openvino_int8(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
-    """Quantized by NNCF, calibrated on random numbers: its time, not its accuracy."""
+    """Prepare OpenVINO with int8 quantization by NNCF, calibrated on random inputs: for latency, not accuracy.
+
+    Args:
+        model: The model.
+        example: An example input.
+        threads: Number of threads.
+        folder: Folder for the ONNX file.
+        environment: Not used.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+
+    Raises:
+        Absent: OpenVINO or NNCF is not installed.
+    """
     if importlib.util.find_spec("openvino") is None or importlib.util.find_spec("nncf") is None:
         raise Absent("openvino and nncf are not both installed: pip install openvino nncf")
     import nncf
@@ -157,12 +293,26 @@ def openvino_int8(model: nn.Module, example: Tensor, threads: int, folder: Path,
 
 
 def deepsparse(model: nn.Module, example: Tensor, threads: int, folder: Path, environment: str | None) -> Run:
-    """In a process of its own environment, which is stopped between its turns."""
+    """Prepare DeepSparse in a process of its own environment, which is stopped between its turns.
+
+    Args:
+        model: The model.
+        example: An example input.
+        threads: Number of threads.
+        folder: Folder to exchange files with the process.
+        environment: A virtual environment that has deepsparse.
+
+    Returns:
+        A function from a NumPy batch to seconds and outputs.
+
+    Raises:
+        Absent: The environment is missing or DeepSparse does not start.
+    """
     if environment is None:
-        raise Absent("DeepSparse runs in an environment of its own: give the path of one that has deepsparse==1.8.0")
+        raise Absent("DeepSparse needs its own environment: give the path of one that has deepsparse==1.8.0")
     python = Path(environment) / "bin" / "python"
     if not python.exists():
-        raise Absent(f"there is no {python}: make it with python3 -m venv and pip install deepsparse==1.8.0")
+        raise Absent(f"there is no {python}: create it with python3 -m venv and pip install deepsparse==1.8.0")
     path = export_for_deepsparse(model, example, folder)
     worker = [str(python), str(Path(__file__).with_name("deepsparse_worker.py"))]
     arguments = [str(path), str(example.shape[0]), str(threads), str(folder)]
@@ -174,7 +324,7 @@ def deepsparse(model: nn.Module, example: Tensor, threads: int, folder: Path, en
     assert process.stdout is not None
     if (line := process.stdout.readline()).strip() != "ready":
         process.kill()
-        raise Absent(f"DeepSparse of {environment} does not start ({line.strip() or 'it ended'}): try it by itself")
+        raise Absent(f"DeepSparse in {environment} does not start ({line.strip() or 'it exited'}): run it by itself")
     given, answer = process.stdin, process.stdout
 
     def run(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -183,7 +333,7 @@ def deepsparse(model: nn.Module, example: Tensor, threads: int, folder: Path, en
         given.write("run\n")
         given.flush()
         seconds = float(json.loads(answer.readline()))
-        process.send_signal(signal.SIGSTOP)  # its threads would spin through the others' turns
+        process.send_signal(signal.SIGSTOP)  # its threads would spin while other engines are timed
         return seconds, np.load(folder / "out.npy")
 
     weakref.finalize(run, _end, process)

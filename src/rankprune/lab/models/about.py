@@ -1,4 +1,4 @@
-"""Which network a file's weights are of: kept in the file's metadata, or found by the network's own shapes."""
+"""The description of a file's network: stored in its metadata, or inferred from the shapes of its weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .registry import create_model
 from .user_code import names_user_code
 from .weights import describe_misfit, without_auxiliary
 
-# A prime that is no layer's width: a size that it divides counts classes.
+# A prime that is not the width of any layer: dimensions that it divides are numbers of classes.
 _CLASSES, _CHANNELS = 1009, 3
 _LIBRARY_CLASSES, _OWN_CLASSES = 1000, 10
 _MOST_PIXELS = 1 << 26
@@ -26,22 +26,33 @@ _MOST_PIXELS = 1 << 26
 
 @dataclass(frozen=True)
 class About:
-    """All that is needed to build a network again and to make it an input."""
+    """All that is needed to build a network again and to create an input for it."""
 
     name: str
     num_classes: int
     in_channels: int
     image_size: int
     args: dict[str, Any] = field(default_factory=dict)
-    features: int | None = None  # of a network that takes vectors and not images
+    features: int | None = None  # input features, if the network takes vectors and not images
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as a file's metadata hold them."""
+        """Return plain values, as stored in a file's metadata."""
         return {key: value for key, value in asdict(self).items() if key != "features" or value is not None}
 
     @classmethod
     def from_dict(cls, value: Any, source: object) -> About:
-        """Of a file from elsewhere; ModelError in one sentence where it is not what `to_dict` gives."""
+        """Check a description from a file.
+
+        Args:
+            value: The parsed JSON.
+            source: The file, for the message.
+
+        Returns:
+            The description.
+
+        Raises:
+            ModelError: It is not what `to_dict` returns, or a value is out of range.
+        """
         keys = set(cls.__dataclass_fields__) - {"features"}
         if not isinstance(value, Mapping) or set(value) - {"features"} != keys or not isinstance(value["name"], str):
             raise ModelError(f"{source} does not say what model it is of ({', '.join(sorted(keys))}): name it.")
@@ -54,7 +65,11 @@ class About:
         return about
 
     def example_shape(self) -> tuple[int, ...]:
-        """Of one input."""
+        """Return the shape of an input with batch size 1.
+
+        Raises:
+            ModelError: The input would be too large.
+        """
         if self.features is not None:
             return 1, self.features
         shape = (self.in_channels, self.image_size, self.image_size)
@@ -63,29 +78,49 @@ class About:
         return 1, *shape
 
     def build(self) -> nn.Module:
-        """The network, untrained. Nothing is fetched and no file is read."""
+        """Build the untrained network. Nothing is downloaded and no file is read."""
         return _create(self.name, self.num_classes, self.in_channels, self.args)
 
     def misfit(self, state: Mapping[str, Tensor]) -> str:
-        """What keeps weights from filling this network, told before it takes any memory; empty where they fit."""
+        """Describe why weights do not fit this network, before memory is allocated for it.
+
+        Args:
+            state: The tensors by name.
+
+        Returns:
+            The end of a sentence; empty if they fit.
+        """
         network = self.build() if names_user_code(self.name) else shapes(self.build)
         return describe_misfit(network, without_auxiliary(network, state))
 
 
 def find_about(name: str, args: Mapping[str, Any], state: Mapping[str, Tensor], image_size: int | None = None) -> About:
-    """Build the network by shapes alone and read off the weights how many classes and channels it must have had."""
+    """Infer the number of classes and channels of a network from the shapes of its weights.
+
+    Args:
+        name: Name of the model.
+        args: Arguments of its constructor.
+        state: The tensors by name.
+        image_size: Height and width of the input, if not the model's own.
+
+    Returns:
+        The description.
+
+    Raises:
+        ModelError: The model does not exist, or the weights do not fit it.
+    """
     args = check_args(name, args)
     misfit = ""
     for tried in _with_sizes(name, args, image_size):
         try:
-            if names_user_code(name):  # which may not expect tensors without memory
+            if names_user_code(name):  # which may not work on the meta device
                 network = _create(name, _CLASSES, _CHANNELS, tried)
             else:
                 network = shapes(lambda tried=tried: _create(name, _CLASSES, _CHANNELS, tried))  # type: ignore[misc]
         except ModelError:
             if tried == args:
                 raise
-            continue  # it takes no such size
+            continue  # the model does not accept this size
         classes, channels = _counts(network, state)
         about = About(name, classes, channels, input_size(name, tried, network), tried)
         if names_user_code(name):
@@ -97,7 +132,15 @@ def find_about(name: str, args: Mapping[str, Any], state: Mapping[str, Tensor], 
 
 
 def untrained(name: str, image_size: int | None = None) -> tuple[nn.Module, About]:
-    """A model by name with as many classes as its library gives it, and the input that it was made for."""
+    """Create an untrained model by name.
+
+    Args:
+        name: Name of the model.
+        image_size: Height and width of the input, if not the model's own.
+
+    Returns:
+        The model with its library's number of classes, and its description.
+    """
     classes = _LIBRARY_CLASSES if ":" in name else _OWN_CLASSES
     model = _create(name, classes, _CHANNELS, {}).eval()
     about = About(name, classes, _CHANNELS, image_size or input_size(name, {}, model))
@@ -105,22 +148,29 @@ def untrained(name: str, image_size: int | None = None) -> tuple[nn.Module, Abou
 
 
 def _of_user_code(about: About, network: nn.Module) -> About:
-    """With the input that the network's own first layer takes, since its factory may not ask for the channels."""
+    """Take the input from the network's first layer, because its factory may ignore the number of channels."""
     return replace(about, in_channels=input_channels(network) or about.in_channels, features=input_features(network))
 
 
 def shapes(build: Callable[[], nn.Module]) -> nn.Module:
-    """A network without numbers in it."""
+    """Build a network whose parameters have shapes but no memory.
+
+    Args:
+        build: Creates the network.
+
+    Returns:
+        The network, on the meta device.
+    """
     try:
         with torch.device("meta"):
             return build()
-    except NotImplementedError:  # its constructor computes with tensors
+    except NotImplementedError:  # the constructor needs the values of tensors
         with _NoMemory():
             return build()
 
 
 class _NoMemory(TorchFunctionMode):
-    """New parameters have no memory; numbers that are computed with do."""
+    """Creates parameters on the meta device, and other tensors as usual."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -134,13 +184,13 @@ def _create(name: str, num_classes: int, in_channels: int, args: Mapping[str, An
         return create_model(name, num_classes, in_channels, pretrained=False, **args)
     except (ModelError, ImportError, NotImplementedError):
         raise
-    except Exception as error:  # whatever a library's constructor makes of its arguments
+    except Exception as error:  # constructors raise all kinds of errors
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{name} cannot be built with {dict(args)} ({type(error).__name__}: {reason}).") from None
 
 
 def _with_sizes(name: str, args: dict[str, Any], image_size: int | None) -> Iterator[dict[str, Any]]:
-    """The arguments, and the same with other sizes of image where positions are learned for one size."""
+    """The arguments, then the same with other image sizes, because learned positions depend on the size."""
     yield args
     key = "img_size" if name.startswith("timm:") else "image_size"
     if key not in args and name.startswith(("timm:", "torchvision:")):
@@ -149,7 +199,7 @@ def _with_sizes(name: str, args: dict[str, Any], image_size: int | None) -> Iter
 
 
 def _counts(network: nn.Module, state: Mapping[str, Tensor]) -> tuple[int, int]:
-    """Classes and channels, by the first sizes that differ from those of a network of `_CLASSES` and `_CHANNELS`."""
+    """Classes and channels, by the first dimensions that differ from a network with `_CLASSES` and `_CHANNELS`."""
     classes, channels = _CLASSES, _CHANNELS
     for name, own in network.state_dict().items():
         theirs = state.get(name)

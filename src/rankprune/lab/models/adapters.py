@@ -14,13 +14,34 @@ from .errors import WeightsError
 
 
 class Library(Protocol):
-    def names(self) -> list[str]: ...
+    """A library of models."""
 
-    def has(self, name: str) -> bool: ...
+    def names(self) -> list[str]:
+        """Return the names of all models."""
 
-    def create(
-        self, name: str, num_classes: int, in_channels: int, pretrained: bool | str, **kwargs: Any
-    ) -> nn.Module: ...
+    def has(self, name: str) -> bool:
+        """Whether the library has a model.
+
+        Args:
+            name: Name of the model.
+
+        Returns:
+            True if it has.
+        """
+
+    def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool | str, **kwargs: Any) -> nn.Module:
+        """Create a model.
+
+        Args:
+            name: Name of the model.
+            num_classes: Number of classes.
+            in_channels: Input channels.
+            pretrained: Download the default weights, or those of this name.
+            **kwargs: Further arguments of its constructor.
+
+        Returns:
+            The model.
+        """
 
 
 class Torchvision:
@@ -31,20 +52,41 @@ class Torchvision:
         return need("torchvision.models", "vision", "A torchvision: model")
 
     def names(self) -> list[str]:
+        """Return the names of all models."""
         return list(self._models().list_models())
 
     def has(self, name: str) -> bool:
+        """Whether torchvision has a model.
+
+        Args:
+            name: Name of the model.
+
+        Returns:
+            True if it has.
+        """
         return name in self.names()
 
     def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool | str, **kwargs: Any) -> nn.Module:
+        """Create a model; see `Library.create`.
+
+        Args:
+            name: Name of the model.
+            num_classes: Number of classes.
+            in_channels: Input channels.
+            pretrained: Download the default weights, or those of this name.
+            **kwargs: Further arguments of its constructor.
+
+        Returns:
+            The model.
+        """
         models = self._models()
-        # Detection and segmentation builders fetch a pretrained backbone unless told not to.
+        # Detection and segmentation builders download a pretrained backbone by default.
         if "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters:
             kwargs.setdefault("weights_backbone", None)
         if name in ("googlenet", "inception_v3"):
-            # With auxiliary heads these return a tuple in training, which no ordinary loss takes.
+            # With auxiliary heads these return a tuple in training, which ordinary losses do not accept.
             kwargs = {"aux_logits": False, "init_weights": True, **kwargs}
-            if pretrained and in_channels == 3:  # their weights expect another normalisation, which they do themselves
+            if pretrained and in_channels == 3:  # the weights expect another normalization, which the model applies
                 kwargs.setdefault("transform_input", True)
         model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **kwargs)
         if in_channels != 3:
@@ -55,9 +97,15 @@ class Torchvision:
 
 
 def load_torchvision(model: nn.Module, name: str, pretrained: bool | str) -> None:
-    """Fill `model` with torchvision's weights for its network `name`: the default ones, or those called `pretrained`.
+    """Load torchvision's weights into a model. Tensors of other shapes (such as the classifier's) keep their values.
 
-    What does not fit (a classifier of other classes) stays as it is.
+    Args:
+        model: The model.
+        name: torchvision's name of the network.
+        pretrained: True for the default weights, or their name.
+
+    Raises:
+        WeightsError: There are no such weights, or they cannot be downloaded.
     """
     known = need("torchvision.models", "vision", "A torchvision: model").get_model_weights(name)
     try:
@@ -82,13 +130,34 @@ class Timm:
         return need("timm", "vision", "A timm: model")
 
     def names(self) -> list[str]:
+        """Return the names of all models."""
         return list(self._timm().list_models())
 
     def has(self, name: str) -> bool:
+        """Whether timm has a model.
+
+        Args:
+            name: Name of the model.
+
+        Returns:
+            True if it has.
+        """
         return bool(self._timm().is_model(name))
 
     def create(self, name: str, num_classes: int, in_channels: int, pretrained: bool | str, **kwargs: Any) -> nn.Module:
-        if isinstance(pretrained, str):  # timm names its weights after a dot
+        """Create a model; see `Library.create`.
+
+        Args:
+            name: Name of the model.
+            num_classes: Number of classes.
+            in_channels: Input channels.
+            pretrained: Download the default weights, or those of this tag.
+            **kwargs: Further arguments of its constructor.
+
+        Returns:
+            The model.
+        """
+        if isinstance(pretrained, str):  # timm appends the tag after a dot
             name, pretrained = f"{name}.{pretrained}", True
         try:
             model: nn.Module = self._timm().create_model(
@@ -103,7 +172,7 @@ LIBRARIES: dict[str, Library] = {"torchvision": Torchvision(), "timm": Timm()}
 
 
 def _widen_input(model: nn.Module, in_channels: int) -> None:
-    """Replace the first convolution by one that takes ``in_channels``, of otherwise equal settings."""
+    """Replace the first convolution by one with `in_channels` and otherwise equal settings."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d):
             parent = model.get_submodule(name.rpartition(".")[0])

@@ -1,7 +1,8 @@
-"""What a file may pass to a model's constructor: known names with plain values.
+"""The constructor arguments that a file may give for a model: known names with plain values.
 
-Recipes, run folders and weights files come from elsewhere. Libraries take arguments that read a file (timm's
-`checkpoint_path`) or the network (`pretrained_cfg_overlay`, `weights_backbone`); only those listed here are passed on.
+Recipes, run folders and weights files may come from others. Libraries have arguments that read a file (timm's
+`checkpoint_path`) or the network (`pretrained_cfg_overlay`, `weights_backbone`), so only the names listed here are
+passed on.
 """
 
 from __future__ import annotations
@@ -32,12 +33,23 @@ _WORDS = {"global_pool", "act_layer", "norm_layer", "pos_embed"}
 _LARGEST, _LONGEST = 65536, 64
 _WORD = re.compile(r"[A-Za-z0-9_.+-]{0,32}")
 _LIBRARIES = ("torchvision:", "timm:")
-# Of our own models and those that a user registers: whatever they take, but not where weights come from.
+# Our own models and those of the user accept any argument except these, which say where weights come from.
 _START = frozenset(("pretrained", "weights", "checkpoint_path"))
 
 
 def check_args(name: str, args: Any) -> dict[str, Any]:
-    """A copy of the arguments that a file gives for the model `name`, or one sentence on what is wrong with them."""
+    """Check the constructor arguments that a file gives for a model.
+
+    Args:
+        name: Name of the model.
+        args: The arguments by name.
+
+    Returns:
+        A copy of them.
+
+    Raises:
+        ModelError: An argument is not allowed, or its value is not plain.
+    """
     if not isinstance(args, Mapping):
         raise ModelError(f"The arguments of {name} are {type(args).__name__}, not names with values.")
     return {key: _checked(name, key, value) for key, value in args.items()}

@@ -1,7 +1,7 @@
 """ResNets for 32x32 images (He et al. 2016, section 4.2): depth 6n + 2, three stages of n basic blocks.
 
-The shortcut of a stage change is either the paper's option A (subsampling and zero channels, no parameters) or a
-1x1 convolution with BatchNorm, which is what the pruning tables use, at twice the width for ResNet-32.
+The shortcut between stages is either the paper's option A (subsampling and zero channels, no parameters) or a 1x1
+convolution with BatchNorm, which the pruning literature uses, at twice the width for ResNet-32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ Shortcut = Literal["pad", "conv"]
 
 
 class PadShortcut(nn.Module):
-    """Option A: every second pixel, and zero channels in equal number before and after the old ones."""
+    """Option A: take every second pixel, and pad zero channels equally before and after.
+
+    Args:
+        extra_channels: Number of zero channels.
+    """
 
     def __init__(self, extra_channels: int) -> None:
         super().__init__()
@@ -26,10 +30,27 @@ class PadShortcut(nn.Module):
         self.after = extra_channels - self.before
 
     def forward(self, x: Tensor) -> Tensor:
+        """Subsample and pad.
+
+        Args:
+            x: (batch, C, H, W).
+
+        Returns:
+            (batch, C + extra_channels, H/2, W/2).
+        """
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
 
 
 class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut.
+
+    Args:
+        in_channels: Input channels.
+        channels: Output channels.
+        stride: Stride of the first convolution.
+        shortcut: Kind of shortcut where the stride is not 1.
+    """
+
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
@@ -45,12 +66,33 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Transform a feature map.
+
+        Args:
+            x: (batch, in_channels, H, W).
+
+        Returns:
+            (batch, channels, H/stride, W/stride).
+        """
         out = F.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         return F.relu(out + self.shortcut(x))
 
 
 class CifarResNet(nn.Module):
+    """A ResNet for small images.
+
+    Args:
+        depth: 6n + 2.
+        width: Channels of the first stage.
+        shortcut: Kind of shortcut between stages.
+        num_classes: Number of classes.
+        in_channels: Input channels.
+
+    Raises:
+        ValueError: The depth is not 6n + 2.
+    """
+
     def __init__(
         self,
         depth: int,
@@ -79,6 +121,14 @@ class CifarResNet(nn.Module):
         return nn.Sequential(first, *(BasicBlock(channels, channels, 1, shortcut) for _ in range(blocks - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Classify images.
+
+        Args:
+            x: (batch, in_channels, H, W).
+
+        Returns:
+            Logits, (batch, num_classes).
+        """
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return self.linear(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))

@@ -1,4 +1,4 @@
-"""torchvision's Mask R-CNN on a ResNet-50 with feature pyramid, parts of it frozen from whatever start."""
+"""torchvision's Mask R-CNN with a ResNet-50 FPN backbone; the same parts are frozen whatever weights it starts from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .errors import ModelError, WeightsError
 from .registry import register_model
 from .weights import read_state_dict
 
-# One image in an evaluation: what the region proposal network hands to the box head, and that to the mask head.
+# Per image in an evaluation: boxes that reach the box head, and boxes that reach the mask head.
 PROPOSALS, DETECTIONS = 1000, 100
 
 
@@ -31,13 +31,25 @@ def maskrcnn(
     min_size: int | Sequence[int] = 800,
     max_size: int = 1333,
 ) -> nn.Module:
-    """`num_classes` counts the background; `trainable_layers` of the backbone's five train.
+    """Create a Mask R-CNN.
 
-    `pretrained` is of the backbone: the name of torchvision's ResNet-50 weights, or a file that holds such.
+    torchvision's own builder freezes nothing without pretrained weights. This one always freezes the same parts (stem,
+    first stage and all norms of the backbone, as Detectron2 does), so that the same weights are prunable in every case.
 
-    torchvision's own builder freezes nothing without pretrained weights; this one always freezes the same parts (stem,
-    first stage and all norms of the backbone, as Detectron2 does), so that any start prunes the same weights. In
-    training an image is resized to one of `min_size`, in evaluation to the last.
+    Args:
+        num_classes: Number of classes, including the background.
+        in_channels: Must be 3.
+        pretrained: Weights of the backbone: a name of torchvision's ResNet-50 weights, or a file.
+        trainable_layers: How many of the backbone's five stages train.
+        min_size: Shorter side of an image; if several, training draws one and evaluation uses the last.
+        max_size: Maximum of the longer side.
+
+    Returns:
+        The detector.
+
+    Raises:
+        ModelError: `in_channels` is not 3.
+        WeightsError: The weights cannot be loaded.
     """
     if in_channels != 3:
         raise ModelError(f"maskrcnn-resnet50-fpn takes images of 3 channels, not {in_channels}.")
@@ -49,7 +61,7 @@ def maskrcnn(
     elif pretrained:
         load_torchvision(backbone.body, "resnet50", pretrained)
     else:
-        # Norms that are frozen at the identity let 16 residual branches add up: a quarter of each keeps them small.
+        # Norms frozen at the identity would let 16 residual branches add up, so each is scaled by a quarter.
         for name, buffer in backbone.named_buffers():
             if name.endswith("bn3.weight"):
                 buffer.fill_(0.25)
@@ -67,10 +79,13 @@ def _load_backbone(body: nn.Module, path: Path) -> None:
 
 
 class NominalPass(nn.Module):
-    """A detector's parts in one pass of fixed size, to count MACs with: what its heads meet depends on what is found.
+    """A detector's forward pass with a fixed number of boxes, for counting MACs, which otherwise depend on the image.
 
-    It goes by the detector's own names. An image passes with `PROPOSALS` boxes for the box head and `DETECTIONS` for
-    the mask head, as in an evaluation on COCO.
+    It relies on torchvision's names of the parts. Each image has `PROPOSALS` boxes for the box head and `DETECTIONS`
+    boxes for the mask head, as in an evaluation on COCO.
+
+    Args:
+        detector: The detector.
     """
 
     def __init__(self, detector: nn.Module) -> None:
@@ -79,6 +94,11 @@ class NominalPass(nn.Module):
             self.add_module(name, child)
 
     def forward(self, images: Tensor) -> None:
+        """Run all parts once.
+
+        Args:
+            images: (N, 3, H, W).
+        """
         parts: Any = self
         heads = parts.roi_heads
         features = list(parts.backbone(images).values())
@@ -92,10 +112,19 @@ class NominalPass(nn.Module):
 
 
 def count_macs(model: nn.Module, channels: int, size: int) -> FlopReport:
-    """MACs of one image of size x size; of a detector, of its nominal pass."""
+    """Count the MACs of one image; for a detector, those of its nominal pass.
+
+    Args:
+        model: The model.
+        channels: Input channels.
+        size: Height and width of the image.
+
+    Returns:
+        MACs per layer.
+    """
     if not hasattr(model, "roi_heads"):
         return count(model, torch.zeros(1, channels, size, size, device=next(model.parameters()).device))
-    # By shapes alone: the pass itself would be hundreds of billions of MACs.
+    # On the meta device, because the pass itself would take hundreds of billions of MACs.
     shapes = NominalPass(copy.deepcopy(model).to("meta"))
     weights = {name: p.detach() for name, p in model.named_parameters() if p.ndim > 1}
     return count(shapes, torch.zeros(1, channels, size, size, device="meta"), weights)

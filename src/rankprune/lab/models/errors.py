@@ -1,4 +1,4 @@
-"""What the models room raises on bad input; the message is one sentence for the user."""
+"""The exceptions of this room. Each message is one sentence for the user."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ class ModelError(ValueError):
 
 
 class WeightsError(ModelError):
-    """A weights file that cannot be read, fetched or fitted to its model."""
+    """A file of weights that cannot be read, downloaded or loaded into its model."""

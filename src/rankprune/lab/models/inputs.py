@@ -1,4 +1,4 @@
-"""The size of image that a network was made for, by its own configuration."""
+"""The input size of a network, according to its own configuration."""
 
 from __future__ import annotations
 
@@ -9,23 +9,46 @@ from torch import nn
 
 from rankprune._util import need
 
-_LIBRARY, _OWN = 224, 32  # where nothing says it
+_LIBRARY, _OWN = 224, 32  # defaults
 
 
 def input_channels(model: nn.Module) -> int | None:
-    """Channels that the first convolution takes; None where there is none."""
+    """Return the input channels of the first convolution.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The channels; None if there is no convolution.
+    """
     return next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), None)
 
 
 def input_features(model: nn.Module) -> int | None:
-    """Features that a network of linear layers takes; None where a convolution or an embedding comes first."""
+    """Return the input features of a network of linear layers.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The features; None if a convolution or an embedding comes first.
+    """
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.Linear)
     first = next((m for m in model.modules() if isinstance(m, kinds)), None)
     return first.in_features if isinstance(first, nn.Linear) else None
 
 
 def input_size(name: str, args: Mapping[str, Any], model: nn.Module) -> int:
-    """Pixels of a side."""
+    """Return the height and width of a model's images.
+
+    Args:
+        name: Name of the model.
+        args: Arguments of its constructor.
+        model: The model.
+
+    Returns:
+        Pixels.
+    """
     resized = getattr(getattr(model, "transform", None), "min_size", None)  # by a detector
     for given in (args.get("img_size"), args.get("image_size"), getattr(model, "image_size", None), resized):
         if size := _side(given):
@@ -39,12 +62,19 @@ def input_size(name: str, args: Mapping[str, Any], model: nn.Module) -> int:
 
 
 def other_sizes(name: str) -> list[int]:
-    """Sizes that a library's weights for this network were trained at, besides the network's own."""
+    """Return the sizes at which the library's weights for a model were trained, besides the model's own.
+
+    Args:
+        name: Name of the model.
+
+    Returns:
+        Pixels.
+    """
     return list(_of_weights(name)) if name.startswith("torchvision:") else []
 
 
 def _of_weights(name: str) -> Iterator[int]:
-    """What torchvision's weights are evaluated at, oldest first: of inception_v3 299."""
+    """Sizes at which torchvision's weights are evaluated, oldest first; 299 for inception_v3."""
     models = need("torchvision.models", "vision", "A torchvision: model")
     for weights in models.get_model_weights(name.partition(":")[2]):
         keywords = getattr(weights.transforms, "keywords", {})

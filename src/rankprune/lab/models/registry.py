@@ -1,4 +1,4 @@
-"""One registry of model names: our own, and ``torchvision:NAME`` / ``timm:NAME`` through the adapters."""
+"""The registry of model names: our own, and ``torchvision:NAME`` / ``timm:NAME`` through the adapters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,17 @@ _BUILDERS: dict[str, Builder] = {}
 
 
 def register_model(name: str) -> Callable[[Builder], Builder]:
-    """Register ``builder(num_classes, in_channels, **kwargs)`` under ``name``."""
+    """Register ``builder(num_classes, in_channels, **kwargs)`` under a name, as a decorator.
+
+    Args:
+        name: Name of the model.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ValueError: The name is already registered.
+    """
 
     def add(builder: Builder) -> Builder:
         if name in _BUILDERS:
@@ -32,21 +42,42 @@ def register_model(name: str) -> Callable[[Builder], Builder]:
 
 
 def is_registered(name: str) -> bool:
-    """Whether `name` is one of our own models or was registered in this process."""
+    """Whether a name is one of our own models or was registered in this process.
+
+    Args:
+        name: Name of a model.
+
+    Returns:
+        True if it is.
+    """
     return name in _BUILDERS
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Names that match the glob; those of a library only where the pattern begins with it (``"timm:vit_*"``)."""
+    """Return the names of models that match a pattern.
+
+    Args:
+        pattern: A glob; those of a library match only if it starts with the library (``"timm:vit_*"``).
+
+    Returns:
+        The names, sorted.
+    """
     library, colon, _ = pattern.partition(":")
-    names: Iterable[str] = (name for name in _BUILDERS if ":" not in name)  # without a user's own module:factory
+    names: Iterable[str] = (name for name in _BUILDERS if ":" not in name)  # without the user's module:factory
     if colon and library in adapters.LIBRARIES:
         names = (f"{library}:{name}" for name in adapters.LIBRARIES[library].names())
     return sorted(fnmatch.filter(names, pattern))
 
 
 def is_model_name(text: str) -> bool:
-    """Whether a word on the command line names a model, known or misspelt, and not a file."""
+    """Whether an argument of a command names a model, known or misspelled, rather than a file.
+
+    Args:
+        text: The argument.
+
+    Returns:
+        True for a name.
+    """
     library, colon, _ = text.partition(":")
     code = text.rpartition(":")[0].endswith(".py") or (colon and "/" not in text)
     return (
@@ -57,10 +88,21 @@ def is_model_name(text: str) -> bool:
 def create_model(
     name: str, num_classes: int = 10, in_channels: int = 3, pretrained: bool | str = False, **kwargs: Any
 ) -> nn.Module:
-    """Build a model by name; ``kwargs`` go to its constructor (``img_size=96`` for a timm ViT, say).
+    """Create a model by name.
 
-    ``pretrained`` fetches the default weights of a ``torchvision:`` or ``timm:`` model, or those of that name
-    (``"IMAGENET1K_V1"``); a classifier of another number of classes stays at its initialisation.
+    Args:
+        name: A name of `list_models`, ``torchvision:NAME`` or ``timm:NAME``.
+        num_classes: Number of classes.
+        in_channels: Input channels.
+        pretrained: Download the default weights of a ``torchvision:`` or ``timm:`` model, or those of this name
+            (``"IMAGENET1K_V1"``). A classifier with another number of classes keeps its initialization.
+        **kwargs: Further arguments of its constructor, such as ``img_size=96`` for a timm ViT.
+
+    Returns:
+        The model.
+
+    Raises:
+        ModelError: There is no such model, or it has no weights to download.
     """
     if num_classes < 1 or in_channels < 1:
         raise ModelError(f"num_classes={num_classes} and in_channels={in_channels} must both be at least 1.")
@@ -80,7 +122,7 @@ def create_model(
 
 
 def _in_libraries(name: str) -> str | None:
-    """The full name of the first installed library that knows a bare ``name``."""
+    """The full name of a model without its library, by the first installed library that has it."""
     for library, models in adapters.LIBRARIES.items():
         with contextlib.suppress(ImportError):
             if models.has(name):
@@ -89,7 +131,7 @@ def _in_libraries(name: str) -> str | None:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """Most alike by difflib's ratio; between equals the one that agrees at more positions."""
+    """The most similar name by difflib's ratio; of equals, the one that agrees at more positions."""
 
     def likeness(other: str) -> tuple[float, int]:
         ratio = difflib.SequenceMatcher(None, other, name).ratio()

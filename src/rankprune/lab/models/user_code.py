@@ -1,7 +1,7 @@
 """Models of the user's own code: ``package.module:factory`` or ``path/to/file.py:factory``.
 
-The code runs only when the user names it on the command line, which registers it for this process. A recipe, run
-folder or weights file that names code is refused like any unknown model.
+The code is imported only if the user names it on the command line, which registers it for this process. A recipe, run
+folder or weights file that names code is refused like an unknown model.
 """
 
 from __future__ import annotations
@@ -25,20 +25,27 @@ from .registry import Builder, is_registered, register_model
 
 
 def names_user_code(name: str) -> bool:
-    """Whether a model's name is ``module:factory`` or ``file.py:factory`` (and not ``timm:NAME``)."""
+    """Whether a model's name is ``module:factory`` or ``file.py:factory`` (and not ``timm:NAME``).
+
+    Args:
+        name: Name of a model.
+
+    Returns:
+        True if it refers to user code.
+    """
     source, colon, factory = name.rpartition(":")
     return bool(colon and source and factory.isidentifier() and source not in adapters.LIBRARIES)
 
 
 def register_user_model(name: str) -> None:
-    """Import the user's code and register its factory under `name`, for this process alone.
+    """Import the user's code and register its factory for this process.
 
     Args:
         name: ``package.module:factory`` or ``path/to/file.py:factory``. The factory returns a module; it is called
-            with those of ``num_classes``, ``in_channels`` and the recipe's ``model.args`` that it takes.
+            with those of ``num_classes``, ``in_channels`` and the recipe's ``model.args`` that it accepts.
 
     Raises:
-        ModelError: The module, file or factory is not there, or importing it fails.
+        ModelError: The module, file or factory does not exist, or importing it fails.
     """
     if is_registered(name):
         return
@@ -75,8 +82,8 @@ def _import_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if (folder := str(path.resolve().parent)) not in sys.path:
-        sys.path.insert(0, folder)  # as Python does for a script, so that it finds the files beside it
-    sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+        sys.path.insert(0, folder)  # as Python does for a script, so that it can import files beside it
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's code raises

@@ -10,12 +10,20 @@ from torch import Tensor, nn
 
 from .registry import register_model
 
-# Channels of the convolutions of each stage; a max-pool stands between stages.
+# Channels of the convolutions in each stage; max-pooling separates stages.
 CONFIG_E = ((64, 64), (128, 128), (256,) * 4, (512,) * 4, (512,) * 4)
 SMALL = ((32, 32), (64, 64), (128, 128), (256, 256))
 
 
 class VGG(nn.Module):
+    """A VGG with BatchNorm, global average pooling and one linear classifier.
+
+    Args:
+        stages: Channels of the convolutions in each stage.
+        num_classes: Number of classes.
+        in_channels: Input channels.
+    """
+
     def __init__(self, stages: Sequence[Sequence[int]], num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
         layers: list[nn.Module] = []
@@ -23,7 +31,7 @@ class VGG(nn.Module):
             if i:
                 layers.append(nn.MaxPool2d(2))
             for channels in stage:
-                # BatchNorm follows, so a bias would be taken away again by its mean.
+                # Without a bias, because the following BatchNorm would subtract it again.
                 conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
                 layers += [conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
                 in_channels = channels
@@ -34,29 +42,70 @@ class VGG(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        # At 32x32 VGG-19 ends on 2x2 pixels, where this mean is the average pool of the pruning tables.
+        """Classify images.
+
+        Args:
+            x: (batch, in_channels, H, W).
+
+        Returns:
+            Logits, (batch, num_classes).
+        """
+        # At 32x32, VGG-19 ends with 2x2 pixels, where this is the average pooling used in the pruning literature.
         x = F.adaptive_avg_pool2d(self.features(x), 1)
         return self.classifier(torch.flatten(x, 1))
 
 
 @register_model("cifar-vgg19")
 def cifar_vgg19(num_classes: int, in_channels: int) -> VGG:
+    """Create a VGG-19 for small images.
+
+    Args:
+        num_classes: Number of classes.
+        in_channels: Input channels.
+
+    Returns:
+        The model.
+    """
     return VGG(CONFIG_E, num_classes, in_channels)
 
 
 @register_model("vgg-small")
 def vgg_small(num_classes: int, in_channels: int) -> VGG:
-    """About 1.2 M weights and 13 M multiplications at 16x16: minutes of training on a CPU."""
+    """Create a small VGG: about 1.2 M weights and 13 M MACs at 16x16, which trains in minutes on a CPU.
+
+    Args:
+        num_classes: Number of classes.
+        in_channels: Input channels.
+
+    Returns:
+        The model.
+    """
     return VGG(SMALL, num_classes, in_channels)
 
 
 @register_model("vgg-small-half")
 def vgg_small_half(num_classes: int, in_channels: int) -> VGG:
-    """Half as wide, a quarter of the weights."""
+    """Create a small VGG of half the width, with a quarter of the weights.
+
+    Args:
+        num_classes: Number of classes.
+        in_channels: Input channels.
+
+    Returns:
+        The model.
+    """
     return VGG([[c // 2 for c in stage] for stage in SMALL], num_classes, in_channels)
 
 
 @register_model("vgg-small-double")
 def vgg_small_double(num_classes: int, in_channels: int) -> VGG:
-    """Twice as wide, four times the weights."""
+    """Create a small VGG of twice the width, with four times the weights.
+
+    Args:
+        num_classes: Number of classes.
+        in_channels: Input channels.
+
+    Returns:
+        The model.
+    """
     return VGG([[c * 2 for c in stage] for stage in SMALL], num_classes, in_channels)

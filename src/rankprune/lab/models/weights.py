@@ -1,4 +1,4 @@
-"""Reading a local weights file into a model, with nothing unpickled and every misfit said in one sentence."""
+"""Loads a local file of weights into a model. Nothing is unpickled, and every mismatch is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -16,21 +16,44 @@ from rankprune.formats.sparse import TooLarge, load_fitting
 
 from .errors import WeightsError
 
-# What training scripts call the state dict inside a checkpoint, and what wrappers put before its names.
+# Keys of the state dict inside checkpoints, and prefixes that wrappers add to parameter names.
 _CONTAINERS = ("state_dict", "model_state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
-# Heads that torchvision's networks have for training alone: of GoogLeNet, Inception v3 and segmentation.
+# Auxiliary heads that torchvision's models use only in training: GoogLeNet, Inception v3 and segmentation.
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.", "aux_classifier.")
 
 
 def load_weights(model: nn.Module, path: str | Path) -> nn.Module:
-    """Load a ``.safetensors`` or torch file into ``model`` and return it; the model is untouched on error."""
+    """Load a file into a model, which is unchanged if this fails.
+
+    Args:
+        model: The model.
+        path: A ``.safetensors`` or torch file.
+
+    Returns:
+        The same model.
+
+    Raises:
+        WeightsError: The file cannot be read or does not fit the model.
+    """
     path = Path(path)
     return fill_weights(model, read_state_dict(path), path)
 
 
 def fill_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> nn.Module:
-    """`load_weights` of what `read_state_dict` has read from `path`."""
+    """Load weights that `read_state_dict` has read.
+
+    Args:
+        model: The model.
+        state: The tensors by name.
+        path: Their file, for the message.
+
+    Returns:
+        The same model.
+
+    Raises:
+        WeightsError: The weights do not fit the model.
+    """
     state = without_auxiliary(model, state)
     misfit = describe_misfit(model, state)
     if misfit:
@@ -40,14 +63,32 @@ def fill_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> n
 
 
 def without_auxiliary(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Leave out auxiliary heads for training that the file has and the model has not."""
+    """Leave out auxiliary training heads that the file has and the model has not.
+
+    Args:
+        model: The model.
+        state: The tensors by name.
+
+    Returns:
+        The other tensors.
+    """
     own = tuple(prefix for prefix in _AUXILIARY if any(name.startswith(prefix) for name in model.state_dict()))
     extra = tuple(prefix for prefix in _AUXILIARY if prefix not in own)
     return {name: tensor for name, tensor in state.items() if not name.startswith(extra)}
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
-    """The file's tensors by name, on the CPU, unwrapped and without the prefixes of DDP and torch.compile."""
+    """Read a file of weights.
+
+    Args:
+        path: A ``.safetensors`` or torch file; a checkpoint may hold its weights under a usual key.
+
+    Returns:
+        The tensors by name on the CPU, without the prefixes of DDP and torch.compile.
+
+    Raises:
+        WeightsError: The file does not exist, is damaged, or holds no tensors by name.
+    """
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"There is no weights file {path}: check the path.")
@@ -62,7 +103,15 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 
 def describe_misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
-    """Say what keeps ``state`` from filling ``model``; empty where it fits."""
+    """Describe why weights do not fit a model.
+
+    Args:
+        model: The model.
+        state: The tensors by name.
+
+    Returns:
+        The end of a sentence; empty if they fit.
+    """
     own = model.state_dict()
     # BatchNorm counts batches only since torch 0.4.1, and fills the counter itself.
     missing = [name for name in own if name not in state and not name.endswith("num_batches_tracked")]
@@ -106,12 +155,12 @@ def _read(path: Path) -> Any:
                 "save it again as torch.save(model.state_dict(), path)."
             ) from error
         raise _unreadable(path) from error
-    except Exception as error:  # a damaged pickle makes torch raise whatever Python has
+    except Exception as error:  # a damaged file can make torch raise almost anything
         raise _unreadable(path) from error
 
 
 def _begins_as_safetensors(path: Path) -> bool:
-    """Whatever the file is called: eight bytes of length, then JSON. A torch file has no brace there."""
+    """Recognize the format by its content: eight bytes of length, then JSON. A torch file has no brace there."""
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
 
