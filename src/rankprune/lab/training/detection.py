@@ -18,13 +18,32 @@ _NAMES = {"bbox": "box", "segm": "mask"}
 
 
 def to_device(images: list[Tensor], targets: list[dict[str, Tensor]], device: torch.device) -> tuple[Any, Any]:
+    """Move a detection batch to a device.
+
+    Args:
+        images: Images of different sizes.
+        targets: Their targets.
+        device: The device.
+
+    Returns:
+        (images, targets) on the device.
+    """
     moved = [{key: value.to(device) for key, value in target.items()} for target in targets]
     return [image.to(device) for image in images], moved
 
 
 @torch.no_grad()
 def evaluate_detection(model: nn.Module, data: CocoData, world: World) -> dict[str, float]:
-    """AP of the test images, each process looking at its part of them."""
+    """Measure the average precision on the test images, each process with its share of them.
+
+    Args:
+        model: A detector of torchvision.
+        data: The data set.
+        world: The processes of the run.
+
+    Returns:
+        What `average_precision` returns.
+    """
     world.share_buffers(model)
     device = next(model.parameters()).device
     training = model.training
@@ -41,7 +60,15 @@ def evaluate_detection(model: nn.Module, data: CocoData, world: World) -> dict[s
 
 
 def as_results(image_id: int, output: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """What a detector of torchvision says of one image, as COCO's results: boxes (x, y, w, h) and coded masks."""
+    """Convert a detector's output for one image to COCO's result format.
+
+    Args:
+        image_id: The image.
+        output: Boxes, labels, scores and masks, as torchvision returns them.
+
+    Returns:
+        One entry per object, with its box (x, y, w, h) and encoded mask.
+    """
     coding = need("faster_coco_eval.core.mask", "detection", "COCO")
     boxes = output["boxes"].double().cpu()
     boxes[:, 2:] -= boxes[:, :2]
@@ -58,12 +85,20 @@ def as_results(image_id: int, output: dict[str, Tensor]) -> list[dict[str, Any]]
 
 
 def average_precision(truth: dict[str, Any], results: Iterable[dict[str, Any]]) -> dict[str, float]:
-    """AP (over IoU 0.5 to 0.95), AP50 and AP75 as shares: box_ap, mask_ap, box_ap50 and so on."""
+    """Compute AP (over IoU 0.5 to 0.95), AP50 and AP75 of boxes and masks.
+
+    Args:
+        truth: Annotations in COCO's format.
+        results: Detections in COCO's format.
+
+    Returns:
+        Fractions: box_ap, box_ap50, box_ap75, mask_ap, ...
+    """
     library = need("faster_coco_eval", "detection", "COCO")
     results = list(results)
     found: dict[str, float] = {}
     for kind, name in _NAMES.items():
-        left_out = "segmentation" if kind == "bbox" else "bbox"  # what stands there decides how areas are taken
+        left_out = "segmentation" if kind == "bbox" else "bbox"  # the library computes areas from whichever is present
         real = library.COCO(truth)
         guessed = real.loadRes([{key: value for key, value in one.items() if key != left_out} for one in results])
         judge = library.COCOeval_faster(real, guessed, kind, print_function=lambda *_: None)

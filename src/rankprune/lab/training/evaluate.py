@@ -1,4 +1,4 @@
-"""How good a model is on the test set."""
+"""Evaluation on the test set."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from .detection import evaluate_detection
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: DataModule, world: World = World()) -> dict[str, float]:  # noqa: B008  (frozen)
-    """Mean loss, top-1 and (of ten classes or more) top-5 accuracy as shares, in full precision; or AP of detections.
+    """Evaluate a model on the test set in full precision.
 
-    Each process looks at its part of the test set, with the running statistics of the main one.
+    Each process evaluates its share of the test set, with the running statistics of the main process.
+
+    Args:
+        model: The model.
+        data: The data set.
+        world: The processes of the run.
+
+    Returns:
+        Mean loss, top-1 and (with ten classes or more) top-5 accuracy as fractions; for detection, AP.
     """
     if isinstance(data, CocoData):
         return evaluate_detection(model, data, world)

@@ -1,4 +1,4 @@
-"""What training costs in theory, step by step, as the masks are at each step."""
+"""Theoretical FLOPs of training, counted step by step with the masks of each step."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from .task import Task
 
 
 class FlopsMeter:
-    """FLOPs of forward and backward over the weights kept; a step that moves masks by a gradient needs it dense.
+    """Counts FLOPs of forward and backward over the kept weights; mask updates by gradient need a dense gradient.
 
-    Three passes of equal cost a step: forward, gradient of the inputs, gradient of the weights (Evci et al. 2020,
+    A step has three passes of equal cost: forward, gradient of the inputs, gradient of the weights (Evci et al. 2020,
     appendix H). 1 MAC = 2 FLOPs.
+
+    Args:
+        task: The objects of the run.
     """
 
     def __init__(self, task: Task) -> None:
@@ -23,10 +26,10 @@ class FlopsMeter:
         self._never_pruned = sum(row.dense for row in rows if row.name not in layers)
         self._dense = sum(row.dense for row in rows)
         self._sparsifier = task.sparsifier
-        self._sparse = self._count()  # MACs of a sample, as the masks are for the next step
+        self._sparse = self._count()  # MACs of one sample with the masks of the next step
 
     def step(self) -> float:
-        """The FLOPs of the optimizer step just taken."""
+        """Return the FLOPs of the optimizer step just taken."""
         if self._sparsifier is None:
             return 2.0 * 3 * self._dense * self._samples
         before = self._sparse

@@ -11,9 +11,11 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """Inside the block the first signal only sets a flag; a second one has its usual effect.
+    """Within the block the first signal only sets a flag; a second one has its usual effect.
 
-    Not under torchrun, which forwards signals that the terminal has sent already and kills slow processes itself.
+    Args:
+        under_torchrun: Later signals only set the flag as well: torchrun forwards signals that the terminal has already
+            sent, and kills slow processes itself.
     """
 
     signum: int | None = None
@@ -23,7 +25,7 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # Python's rule for handlers
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers only there
             self._before = {number: signal.signal(number, self._remember) for number in _WATCHED}
         return self
 

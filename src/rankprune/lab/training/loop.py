@@ -28,7 +28,7 @@ from .interrupt import Interrupt
 from .optimizer import learning_rate, set_learning_rate
 from .task import Task
 
-_FAILURE = 1000  # stands for an exception; larger than any signal number
+_FAILURE = 1000  # represents an exception; larger than any signal number
 
 
 @dataclass
@@ -36,16 +36,23 @@ class Progress:
     """How far a run is, and its results so far. Changes only between two optimizer steps."""
 
     epoch: int = 0  # epochs completed
-    batch: int = 0  # batches of the current one
-    step: int = 0  # optimizer steps
+    batch: int = 0  # batches completed in the current epoch
+    step: int = 0  # optimizer steps completed
     loss: float = 0.0  # sum over the batches of the current epoch
     seconds: float = 0.0
     flops: float = 0.0
-    last: dict[str, Any] | None = None  # the newest epoch's line
-    best: dict[str, Any] | None = None  # the line of the best epoch at the final sparsity
+    last: dict[str, Any] | None = None  # metrics of the last epoch
+    best: dict[str, Any] | None = None  # metrics of the best epoch at the final sparsity
 
     def checked(self) -> Progress:
-        """Itself; ValueError where a file has put something else into it."""
+        """Check values that come from a file.
+
+        Returns:
+            Itself.
+
+        Raises:
+            ValueError: A value has the wrong type or is negative.
+        """
         for key in ("epoch", "batch", "step"):
             if type(getattr(self, key)) is not int or getattr(self, key) < 0:
                 raise ValueError(f"{key}={getattr(self, key)!r}")
@@ -59,7 +66,14 @@ class Progress:
 
 
 class Loop:
-    """Runs on every process; before each batch they agree whether to continue, save or stop."""
+    """The training loop of one process. Before each batch all processes agree whether to continue, save or stop.
+
+    Args:
+        task: The objects of the run.
+        folder: The run's folder.
+        callback: Receives the progress.
+        progress: Where to start.
+    """
 
     def __init__(self, task: Task, folder: RunFolder, callback: Callback, progress: Progress) -> None:
         self.task, self.folder, self.callback, self.progress = task, folder, callback, progress
@@ -69,12 +83,20 @@ class Loop:
         self._saved_step = progress.step
         self._sum = torch.tensor(progress.loss, dtype=torch.float64, device=task.device)
         self._buffers = list(task.model.buffers())
-        self._kept = [buffer.clone() for buffer in self._buffers]  # as they were after the last step
+        self._kept = [buffer.clone() for buffer in self._buffers]  # their values after the last step
         self._consistent = True  # weights, optimizer, masks and progress belong to the same step
         self._between_steps = True  # and no batch of the next step has been processed
 
     def run(self, interrupt: Interrupt) -> None:
-        """Train to the end of the last epoch, or until a signal or failure; then save, if this process can."""
+        """Train to the end of the last epoch, or until a signal or failure; then save, if this process can.
+
+        Args:
+            interrupt: Tells whether a signal has arrived.
+
+        Raises:
+            Interrupted: A signal asked to stop; the run has been saved.
+            RunError: The run failed; the message says what was saved.
+        """
         try:
             while self.progress.epoch < self.task.recipe.epochs:
                 self._epoch(interrupt)
@@ -139,7 +161,7 @@ class Loop:
 
     def _sync_or_stop(self, interrupt: Interrupt, problem: Exception | None = None) -> None:
         """Stop if any process has a signal or a failure, save if it is time; all at the same step."""
-        # Signals come first: one sent to the process group also ends the data workers, which then look like a failure.
+        # Signals come first: one sent to the process group also ends the data workers, which looks like a failure.
         signal_or_failure, due = self.world.max(interrupt.signum or (_FAILURE if problem else 0), int(self._save_due()))
         if signal_or_failure == _FAILURE:
             raise self._failed(problem, self._emergency_save(together=True)) from problem
@@ -229,11 +251,19 @@ class Loop:
         self.folder.append_metrics(line)
 
     def save(self, together: bool = True) -> None:
-        """Save the last step on the main process; `together`: all processes take part and compare their masks."""
+        """Save the last completed step on the main process.
+
+        Args:
+            together: All processes call this, and compare their masks first.
+
+        Raises:
+            NanLoss: The loss is not finite.
+            MasksDiffer: The masks of the processes differ.
+        """
         self._consistent = False
         self._tick()
         self.progress.loss = float(self._sum)
-        if not math.isfinite(self.progress.loss):  # on a device that is not synchronized every step
+        if not math.isfinite(self.progress.loss):  # only now checked on a GPU, to avoid synchronizing at every step
             raise self._nan(self.progress.loss, f"a step after {self._saved_step}", self._where_saved())
         if together:
             check_masks_agree(self.task.sparsifier, self.world, f"{self.folder.path}, {self._where_saved()}")
@@ -261,7 +291,7 @@ class Loop:
         return self._where_saved()
 
     def _restore_buffers(self) -> None:
-        """Restore the running statistics of the last step: the forward pass of the next one has updated them."""
+        """Restore the running statistics of the last step, which the next forward pass may have updated."""
         for kept, buffer in zip(self._kept, self._buffers):
             buffer.copy_(kept)
 

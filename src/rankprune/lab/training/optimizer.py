@@ -11,6 +11,15 @@ from rankprune.lab.recipes.schema import Optimizer, Recipe
 
 
 def build_optimizer(model: nn.Module, settings: Optimizer) -> TorchOptimizer:
+    """Create the optimizer of a recipe.
+
+    Args:
+        model: The model.
+        settings: The recipe's section `optimizer`.
+
+    Returns:
+        SGD or AdamW.
+    """
     groups = parameter_groups(model, settings)
     if settings.name == "adamw":
         return AdamW(groups, lr=settings.lr, betas=settings.betas)
@@ -18,7 +27,16 @@ def build_optimizer(model: nn.Module, settings: Optimizer) -> TorchOptimizer:
 
 
 def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, object]]:
-    """All with weight decay, or vectors (norms and biases) without, nor what a timm model names (its positions)."""
+    """Group the parameters by weight decay.
+
+    Args:
+        model: The model.
+        settings: The recipe's section `optimizer`. Without `decay_norm_and_bias`, vectors (norms and biases) and what a
+            timm model lists in `no_weight_decay` have none.
+
+    Returns:
+        Parameter groups of torch.
+    """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     parameters = list(named.values())
     if settings.decay_norm_and_bias:
@@ -32,7 +50,16 @@ def parameter_groups(model: nn.Module, settings: Optimizer) -> list[dict[str, ob
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
-    """At optimizer step `step`, from 0: linear warm-up, then the schedule, once or in equal cycles, over the rest."""
+    """Return the learning rate of a step: linear warm-up, then the schedule over the rest of the run.
+
+    Args:
+        recipe: The recipe.
+        step: The optimizer step, from 0.
+        steps_per_epoch: Optimizer steps per epoch.
+
+    Returns:
+        The learning rate.
+    """
     schedule, peak = recipe.schedule, recipe.optimizer.lr
     warmup, total = round(schedule.warmup_epochs * steps_per_epoch), recipe.epochs * steps_per_epoch
     if step < warmup:
@@ -41,12 +68,18 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
         return peak
     if schedule.name == "step":
         at = step * schedule.cycles % total
-        # 0.55 of 100 steps is 55.00000000000001 in floats, and meant is 55.
+        # 0.55 * 100 is 55.00000000000001 in floating point, but 55 is meant.
         return peak * schedule.gamma ** sum(at >= milestone * total - 1e-6 for milestone in schedule.milestones)
     rest = total - warmup
     return cosine(peak, schedule.min_lr, rest)((step - warmup) * schedule.cycles % rest)
 
 
 def set_learning_rate(optimizer: TorchOptimizer, rate: float) -> None:
+    """Set the learning rate of all parameter groups.
+
+    Args:
+        optimizer: The optimizer.
+        rate: The learning rate.
+    """
     for group in optimizer.param_groups:
         group["lr"] = rate

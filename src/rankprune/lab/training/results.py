@@ -31,6 +31,9 @@ def describe_run(
         progress: The counters of the loop.
         file: The saved sparse file.
         updates: What `describe_updates` returned.
+
+    Returns:
+        The result.
     """
     recipe, last, best = task.recipe, progress.last, progress.best
     assert last is not None
@@ -67,7 +70,7 @@ def describe_run(
         filters=sum(row.shape[0] for row in profile.rows),
         macs_dense=macs.dense,
         macs_sparse=round(macs.sparse),
-        # Copies, as in the plain file: tied weights stand under both names.
+        # Copies, because a plain file stores tied weights under both names.
         bytes_dense=len(safetensors.torch.save({k: v.contiguous().clone() for k, v in model.state_dict().items()})),
         bytes_sparse=file.stat().st_size,
         training_flops=progress.flops,
@@ -83,9 +86,15 @@ def describe_run(
 
 
 def describe_updates(task: Task) -> dict[str, Any]:
-    """Count the mask updates and, for methods that grow weights, the share of grown weights that survived.
+    """Count the mask updates and, for methods that grow weights, the fraction of grown weights that survived.
 
-    Every process must call it: the counts of sharded masks are collective.
+    Every process must call it, because counting sharded masks is collective.
+
+    Args:
+        task: The objects of the run.
+
+    Returns:
+        Fields of `RunResult`.
     """
     if task.sparsifier is None:
         return {}

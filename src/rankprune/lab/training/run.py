@@ -1,4 +1,4 @@
-"""`train`: a recipe into its run folder, from the start, from where it stopped, or from the result that is there."""
+"""`train`: runs a recipe in its run folder, from the start or from a checkpoint; a finished run is only read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Outcome:
 
     Attributes:
         folder: The run folder.
-        result: What the run found.
-        found: Whether the run had been finished before, so that nothing was trained now.
+        result: The run's result.
+        found: Whether the run had been finished before, so that nothing was trained.
         main: Whether this is the process that writes files and prints.
     """
 
@@ -51,9 +51,28 @@ def train(
     callback: Callback | None = None,
     data: DataModule | None = None,
 ) -> Outcome:
-    """Run a recipe; a finished run is only read, an unfinished one goes on with `resume` alone.
+    """Train a recipe. A finished run is only read.
 
-    Under torchrun every process calls this, and the main one alone writes and has a callback.
+    Under torchrun every process calls this; only the main process writes files and calls the callback.
+
+    Args:
+        recipe: The recipe.
+        out: Folder that holds the run folders.
+        resume: Continue an unfinished run.
+        callback: Receives the progress.
+        data: Replaces the recipe's data.
+
+    Returns:
+        The run's folder and result.
+
+    Raises:
+        Unfinished: There is an unfinished run, and `resume` is False.
+        Interrupted: A signal asked to stop; the run has been saved.
+        RunError: The run failed.
+
+    Example:
+        >>> outcome = train(load_recipe("fashion-rpg-98"), out="runs")
+        >>> outcome.result.accuracy_last
     """
     world = join(recipe.device)
     callback = CallbackList([callback or Callback(), TensorBoard()]) if world.main else Callback()
@@ -91,10 +110,10 @@ def _train(
 
 
 def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]:
-    """The result as plain values, if there is one, and whether the run was begun."""
+    """The result as plain values, if there is one, and whether the run was started."""
     result, started = folder.result(), checkpoint.exists(folder.path)
     if result is None and started and not resume:
-        with folder.locked():  # whose run still trains is told so, not to remove its folder
+        with folder.locked():  # if the run is still active, raise this instead of suggesting to remove the folder
             pass
         raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to go on, or remove the folder.")
     return None if result is None else result.to_dict(), started
@@ -116,7 +135,17 @@ def _begin(recipe: Recipe, folder: RunFolder, progress: Progress, processes: int
 def smoke(
     recipe: Recipe, out: str | Path = "runs", *, resume: bool = False, callback: Callback | None = None
 ) -> Outcome:
-    """The same in miniature, in a minute or two, to see that it runs; without a data folder on generated pictures."""
+    """Train a recipe for a few steps, to check that it runs; without a data folder, on generated images.
+
+    Args:
+        recipe: The recipe.
+        out: Folder that holds the run folders.
+        resume: Continue an unfinished run.
+        callback: Receives the progress.
+
+    Returns:
+        The run's folder and result.
+    """
     world = world_from_environment()
     small = smaller(recipe, world.size)
     if recipe.model.pretrained and callback is not None and world.main:
@@ -155,7 +184,19 @@ def _restore(task: Task, folder: RunFolder, callback: Callback) -> Progress:
 
 
 def finish(task: Task, folder: RunFolder, progress: Progress) -> RunResult:
-    """Check the sparsity, save the model, write the result."""
+    """Check the sparsity, save the model and write the result.
+
+    Args:
+        task: The objects of the run.
+        folder: The run's folder.
+        progress: The counters of the loop.
+
+    Returns:
+        The result.
+
+    Raises:
+        OffTarget: The sparsity is not the target.
+    """
     report = None
     if task.sparsifier is not None:
         try:

@@ -1,4 +1,4 @@
-"""A recipe in miniature."""
+"""Smoke runs: a recipe reduced to a few steps, on generated images if there are no data."""
 
 from __future__ import annotations
 
@@ -23,17 +23,25 @@ from .task import open_data
 
 _EPOCHS = 2
 _SMALL = {"limit_train": 64, "limit_test": 64, "batch_size": 16}
-# Networks for large images: as few as still make four steps an epoch, or two.
+# For networks on large images: just enough for four steps per epoch, or two.
 _DATA: dict[str, dict[str, int]] = {
     "imagefolder": {"limit_train": 16, "limit_test": 8, "batch_size": 4},
     "coco": {"limit_train": 4, "limit_test": 2, "batch_size": 1, "steps_per_epoch": 2},
 }
-# What would take long: masks at every step, and few of the gradients that some methods collect.
+# Mask updates at every step, and few of the gradients that some methods collect.
 _METHOD = {"every": 1, "prune_end": 0.5, "rounds": 2, "gradients": 4, "minibatch": 2, "batches": 1}
 
 
 def smaller(recipe: Recipe, processes: int = 1) -> Recipe:
-    """Two epochs of a few batches from random weights, masks updated at every step; all else as it was."""
+    """Reduce a recipe to two epochs of a few batches from random weights, with mask updates at every step.
+
+    Args:
+        recipe: The recipe.
+        processes: Number of processes of the run.
+
+    Returns:
+        The reduced recipe; everything else is unchanged.
+    """
     few = dict(_DATA.get(recipe.data.name, _SMALL))
     share = -(-few["batch_size"] // processes)
     few["batch_size"] = (share + share % 2 if recipe.mix else share) * processes  # mixup pairs the images of a share
@@ -53,7 +61,14 @@ def smaller(recipe: Recipe, processes: int = 1) -> Recipe:
 
 
 def stand_in(recipe: Recipe) -> DataModule | None:
-    """Generated pictures where the recipe names no folder; None where the data are there."""
+    """Generate data for a recipe that names no data folder.
+
+    Args:
+        recipe: The recipe.
+
+    Returns:
+        The generated data; None if the recipe's own data are available.
+    """
     settings = recipe.data
     if settings.name == "fashion" or settings.root is not None:
         return None
@@ -67,7 +82,7 @@ def stand_in(recipe: Recipe) -> DataModule | None:
 
 
 class _Folder:
-    """A temporary folder that goes with the last of those who hold it."""
+    """A temporary folder that is deleted with its last reference."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="rankprune-"))
@@ -75,7 +90,7 @@ class _Folder:
 
 
 def _noise(recipe: Recipe) -> DataModule:
-    """Random images of the shape of CIFAR-10, whose files are bytes of pixels and nothing to decode."""
+    """Random images of CIFAR-10's shape, in memory."""
     settings, count = recipe.data, _SMALL["limit_train"]
     size, random = settings.image_size or 32, torch.Generator().manual_seed(0)
     images = torch.randint(256, (count, 3, size, size), generator=random).to(torch.uint8)

@@ -1,4 +1,4 @@
-"""From a recipe to the things a loop works on: data, model, optimizer, sparsifier, loss."""
+"""Builds the objects of a run from its recipe: data, model, optimizer, sparsifier, loss."""
 
 from __future__ import annotations
 
@@ -37,43 +37,61 @@ from .validation import validate
 
 @dataclass
 class Task:
-    """One run's objects; `state_dict` is all of them that training changes."""
+    """The objects of a run; `state_dict` holds everything that training changes."""
 
     recipe: Recipe
     device: torch.device
     data: DataModule
     world: World
-    model: nn.Module  # itself, or its shards
-    wrapped: nn.Module  # the model as several processes train it
-    forward: Callable[..., Any]  # that, compiled where the recipe says so
+    model: nn.Module  # possibly sharded
+    wrapped: nn.Module  # the model as DDP or FSDP2 wraps it
+    forward: Callable[..., Any]  # `wrapped`, compiled if the recipe says so
     optimizer: Optimizer
     sparsifier: Sparsifier | None
     ema: Any  # timm's ModelEmaV3
     scaler: torch.amp.GradScaler
     teacher: nn.Module | None
     steps_per_epoch: int
-    precision: torch.dtype | None = None  # of autocast; None: off
-    survival: Survival | None = None  # counts what becomes of grown weights
-    mix: Any = None  # timm's Mixup, which smooths the labels as well
+    precision: torch.dtype | None = None  # of autocast; None if it is off
+    survival: Survival | None = None  # counts how many grown weights stay active
+    mix: Any = None  # timm's Mixup, which also smooths the labels
 
     @property
     def total_steps(self) -> int:
+        """Optimizer steps of the whole run."""
         return self.recipe.epochs * self.steps_per_epoch
 
     @property
     def samples_per_step(self) -> int:
+        """Samples per optimizer step, over all processes."""
         return self.data.sampling.step_size * self.recipe.accumulate
 
     @property
     def sharded(self) -> bool:
+        """Whether the model is sharded over processes."""
         return self.world.size > 1 and self.recipe.parallel == "fsdp"
 
     def syncing(self, now: bool) -> AbstractContextManager[Any]:
-        """Whether the backward passes in the block average gradients over processes: only the last of a step does."""
+        """Decide whether backward within the block averages gradients over processes; only a step's last one does.
+
+        Args:
+            now: Average them now.
+
+        Returns:
+            A context manager for the block.
+        """
         return syncing(self.wrapped, now)
 
     def loss(self, images: Any, labels: Any) -> Tensor:
-        """Of a batch as the data give it: two tensors, or of detection two lists."""
+        """Compute the loss of a batch.
+
+        Args:
+            images: A tensor, or a list of images for detection.
+            labels: A tensor, or a list of targets for detection.
+
+        Returns:
+            The loss, a scalar.
+        """
         if isinstance(images, list):
             images, labels = to_device(images, labels, self.device)
             with self._autocast():
@@ -93,16 +111,16 @@ class Task:
             return distill(logits.float(), taught.float(), labels, soft.temperature, soft.alpha, smoothing)
 
     def at_target(self) -> bool:
-        """Whether an accuracy measured now counts: the sparsity is exactly the final one."""
+        """Whether the sparsity is exactly the final one, so that an accuracy measured now counts."""
         return self.sparsifier is None or all(group.at_target() for group in self.sparsifier.groups)
 
     def about(self) -> About:
-        """What is needed to build the model again, for the file of its weights."""
+        """Return the description of the model that is stored with its weights."""
         settings, data = self.recipe.model, self.data
         return About(settings.name, data.num_classes, data.in_channels, data.image_size, settings.args)
 
     def evaluated(self) -> nn.Module:
-        """The model whose accuracy counts: the moving average where there is one, with the zeros of now."""
+        """Return the model that is evaluated: the moving average with the current masks, if there is one."""
         if self.ema is None:
             return self.model
         if self.sparsifier is not None:
@@ -111,11 +129,11 @@ class Task:
         return averaged
 
     def plain(self) -> nn.Module:
-        """The network in one piece, for those who ask for its layers and not its weights."""
+        """Return the unsharded network, for its layers; of a sharded model, with untrained weights."""
         return _create(self.recipe.model.name, self.data, False, self.recipe.model.args) if self.sharded else self.model
 
     def whole_model(self) -> nn.Module:
-        """The model whose accuracy counts, in one piece. On all processes, though only the main one has its weights."""
+        """Return the evaluated model unsharded. All processes must call it, but only the main one gets the weights."""
         if not self.sharded:
             return self.evaluated()
         state = whole(self.evaluated().state_dict(), self.world.main)
@@ -125,7 +143,7 @@ class Task:
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """On all processes where the model is sharded, in one piece on the main one."""
+        """Return the state of all objects. If the model is sharded, all processes must call it; the main one gets it."""
         return whole(self._state_dict(), self.world.main) if self.sharded else self._state_dict()
 
     def _state_dict(self) -> dict[str, Any]:
@@ -138,7 +156,12 @@ class Task:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.sparsifier is not None:  # first: it puts back what attach cut, which the model's state replaces
+        """Restore the state of all objects.
+
+        Args:
+            state: What `state_dict` returned.
+        """
+        if self.sparsifier is not None:  # first, because it undoes the initial pruning in the weights
             self.sparsifier.load_state_dict(state["sparsifier"])
         load_model(self.model, state["model"])
         load_optimizer(self.optimizer, state["optimizer"])
@@ -153,7 +176,7 @@ class Task:
 
 
 class _Batches:
-    """The batches of the first epoch, again and again the same: for methods that look at data by themselves."""
+    """The batches of the first epoch, the same at each iteration, for methods that need data of their own."""
 
     def __init__(self, data: DataModule, device: torch.device) -> None:
         self.data, self.device = data, device
@@ -164,10 +187,23 @@ class _Batches:
 
 
 def build(recipe: Recipe, data: DataModule | None = None, world: World | None = None) -> Task:
-    """Everything a run starts with; `data` stands in for the recipe's own."""
+    """Build the objects of a run.
+
+    Args:
+        recipe: The recipe.
+        data: Replaces the recipe's data.
+        world: The processes of the run; by default a single one.
+
+    Returns:
+        The objects.
+
+    Raises:
+        ModelError: The model cannot be built, or does not fit the data.
+        DataError: The data cannot be opened.
+    """
     world = world or World()
     device = _device(recipe.device)
-    with world.first_on_each_machine():  # which may download
+    with world.first_on_each_machine():  # one process may download data or weights
         data = share_data(data or open_data(recipe), world)
         torch.manual_seed(seed_of(recipe.seed))
         model = _model(recipe, data)
@@ -188,10 +224,10 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
     if recipe.method is not None:
         grows = issubclass(method_info(base_method(recipe.method.name)).cls, DropGrow)
         survival = Survival() if grows else None
-        labelled = not isinstance(data, CocoData)  # images of one size, whose labels cross entropy takes
+        labelled = not isinstance(data, CocoData)  # images of one size with class labels
         example = torch.zeros(1, data.in_channels, data.image_size, data.image_size, device=device)
         with warnings.catch_warnings():
-            if not world.main:  # the main process says it for all
+            if not world.main:  # only the main process warns
                 warnings.simplefilter("ignore")
             sparsifier = attach(
                 wrapped,
@@ -228,7 +264,7 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
 
 
 def _precision(amp: str, device: torch.device) -> torch.dtype | None:
-    """What autocast multiplies in; "auto" is bf16 on an accelerator and on a CPU with instructions for it."""
+    """The dtype of autocast; "auto" is bf16 on an accelerator and on a CPU with instructions for it."""
     if amp == "auto":
         amp = "bf16" if device.type != "cpu" or getattr(torch.cpu, "_is_avx512_bf16_supported", bool)() else "off"
     return {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}[amp]
@@ -244,7 +280,15 @@ def _device(name: str) -> torch.device:
 
 
 def open_data(recipe: Recipe, root: Path | None = None) -> DataModule:
-    """The recipe's data, from its own folder or from another."""
+    """Open the data of a recipe.
+
+    Args:
+        recipe: The recipe.
+        root: Folder of the data, instead of the recipe's.
+
+    Returns:
+        The data.
+    """
     settings = recipe.data.model_dump()
     own = settings.pop("root")
     return load_data(settings.pop("name"), root or own, seed=recipe.seed, **settings)
@@ -267,7 +311,7 @@ def _teacher(recipe: Recipe, data: DataModule, device: torch.device) -> nn.Modul
 def _create(name: str, data: DataModule, pretrained: bool | str, args: dict[str, Any]) -> nn.Module:
     try:
         return create_model(name, data.num_classes, data.in_channels, pretrained, **copy.deepcopy(args))
-    except TypeError as error:  # its constructor does not take what `args` gives
+    except TypeError as error:  # the constructor does not accept `args`
         raise ModelError(f"model.args={args} does not suit {name}: {error}.") from None
 
 

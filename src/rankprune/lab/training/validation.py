@@ -1,4 +1,4 @@
-"""Checks that model, data and settings go together before anything is trained or written."""
+"""Checks that model, data and settings fit together, before anything is trained or written."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from rankprune.lab.recipes.schema import Recipe
 
 
 def validate(recipe: Recipe, model: nn.Module, data: DataModule) -> None:
+    """Raise if the model does not fit the data or the recipe's settings.
+
+    Args:
+        recipe: The recipe.
+        model: The model.
+        data: The data.
+
+    Raises:
+        ModelError: They do not fit.
+    """
     if isinstance(data, CocoData):
         _detects(recipe, model)
     else:
@@ -28,11 +38,11 @@ def _detects(recipe: Recipe, model: nn.Module) -> None:
 
 @torch.no_grad()
 def _classifies(name: str, model: nn.Module, data: DataModule) -> None:
-    """By an image that is passed through; in evaluation it leaves no trace."""
+    """Pass one image through the model, in evaluation mode, so that no statistics change."""
     channels, size, training = data.in_channels, data.image_size, model.training
     try:
         scores = model.eval()(torch.zeros(1, channels, size, size))
-    except Exception as error:  # each network has its own way to refuse
+    except Exception as error:  # models raise all kinds of errors
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ModelError(
             f"{name} cannot take images of {channels} x {size} x {size} ({reason}): "
