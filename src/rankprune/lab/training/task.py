@@ -143,7 +143,7 @@ class Task:
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all objects. If the model is sharded, all processes must call it; the main one gets it."""
+        """Return the state of all objects. If the model is sharded, all processes call it and the main one gets it."""
         return whole(self._state_dict(), self.world.main) if self.sharded else self._state_dict()
 
     def _state_dict(self) -> dict[str, Any]:
