@@ -12,7 +12,7 @@ from .errors import RecipeError
 
 try:
     import yaml
-except ModuleNotFoundError:  # without `need`, so that listing recipes does not import the package
+except ModuleNotFoundError:
     raise ImportError("A recipe needs yaml, which is not installed: pip install 'rankprune[train]'.") from None
 
 
