@@ -114,7 +114,7 @@ def _plans() -> list[bytes]:
 
     from rankprune.engine import planfile
     from rankprune.engine.backend import selfcheck
-    from rankprune.engine.backend.packing import Choice
+    from rankprune.engine.backend.packing import Choice, KernelPlan
 
     sys.path.insert(0, str(Path(__file__).parent / "engine"))
     from test_planfile import elementwise, network  # type: ignore[import-not-found]
@@ -124,7 +124,7 @@ def _plans() -> list[bytes]:
         rng = np.random.default_rng(0)
         for graph in (network(), elementwise(), selfcheck._image_net(rng, 3), selfcheck._token_net(rng)):
             choices = {i: Choice(1, 5, 2) for i, node in enumerate(graph.nodes) if node.weight is not None}
-            planfile.write(Path(folder) / "plan", graph, {False: choices, True: choices}, True)
+            planfile.write(Path(folder) / "plan", graph, KernelPlan(choices, choices), True)
             found.append((Path(folder) / "plan").read_bytes())
     return found
 

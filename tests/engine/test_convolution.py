@@ -31,8 +31,8 @@ def run(
 ) -> np.ndarray:
     made = lower(graph, images, variant or variants()[0], threads, dict.fromkeys(range(len(graph.nodes)), choice))
     out = graph.shapes[graph.outputs[0]]
-    y = np.full((made.images, *out), np.nan, np.float32)
-    x = np.ascontiguousarray(x[: made.images])
+    y = np.full((made.batch, *out), np.nan, np.float32)
+    x = np.ascontiguousarray(x[: made.batch])
     made.program.run([(x.ctypes.data, made.inputs[0][0], x.size)], [(y.ctypes.data, made.outputs[0][0], y.size)])
     return y
 

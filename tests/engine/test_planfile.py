@@ -10,7 +10,7 @@ import pytest
 from rankprune.engine import planfile
 from rankprune.engine.backend.engine import Engine
 from rankprune.engine.backend.native import ACTIVATIONS, OPERATIONS
-from rankprune.engine.backend.packing import Choice
+from rankprune.engine.backend.packing import Choice, KernelPlan
 from rankprune.engine.graph import strided
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 from rankprune.engine.graph.operator_table import OPERATORS
@@ -96,15 +96,15 @@ def test_these_networks_have_every_operator():
 
 
 def saved(tmp_path) -> bytes:
-    planfile.write(tmp_path / "net.plan", network(), {False: {0: Choice(1, 5, 2)}, True: {}}, True)
+    planfile.write(tmp_path / "net.plan", network(), KernelPlan({0: Choice(1, 5, 2)}, {}), True)
     return (tmp_path / "net.plan").read_bytes()
 
 
 def run(data: bytes) -> np.ndarray | None:
     """The result of a plan, or None if it was refused in one sentence."""
     try:
-        graph, choices, eight = planfile.parse(data)
-        engine = Engine(graph, 1, choices, eight=eight)
+        graph, kernels, eight = planfile.parse(data)
+        engine = Engine(graph, 1, kernels, eight=eight)
     except (planfile.DamagedPlan, Unsupported) as error:
         if "\n" in str(error) or len(str(error)) > 300:
             raise
@@ -116,13 +116,13 @@ def test_a_plan_comes_back(tmp_path):
     data = saved(tmp_path)
     want = Engine(network(), 1)([np.ones((1, 3, 9, 9), np.float32)])[0]
     np.testing.assert_allclose(run(data), want, rtol=1e-5)
-    assert planfile.parse(data).choices[False] == {0: Choice(1, 5, 2)}
+    assert planfile.parse(data).kernels.one == {0: Choice(1, 5, 2)}
     assert planfile.parse(data).eight
 
 
 def test_what_could_not_be_read_is_not_written(tmp_path):
     with pytest.raises(ValueError, match=r"net\.plan is not written, because it is not a sound plan .*268435456"):
-        planfile.write(tmp_path / "net.plan", Graph([(1 << 28,)], [], [0], [0]), {False: {}, True: {}}, True)
+        planfile.write(tmp_path / "net.plan", Graph([(1 << 28,)], [], [0], [0]), KernelPlan({}, {}), True)
     assert not list(tmp_path.iterdir())
 
 

@@ -19,7 +19,7 @@ from _mutate import sealed_plan
 from rankprune.engine import planfile, runtime
 from rankprune.engine.backend import lowering, native, selfcheck
 from rankprune.engine.backend.move import Gather
-from rankprune.engine.backend.packing import Choice
+from rankprune.engine.backend.packing import Choice, KernelPlan
 from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.engine.graph.schema import Operator, integer
 from rankprune.engine.graph.validate import Unsound, check
@@ -43,7 +43,7 @@ def pool(shape, out, kernel, padding, stride):
 
 def write(path: Path, graph: Graph, choice: Choice | None = None, eight: bool = False) -> Path:
     choices = {0: choice} if choice else {}
-    planfile.write(path, graph, {False: choices, True: choices}, eight)
+    planfile.write(path, graph, KernelPlan(choices, choices), eight)
     return path
 
 

@@ -177,7 +177,7 @@ class Compiled:
         first = self._first
         if first.torch_only or first.program is None:
             return replace(first, call=call)
-        known = first.program.choices() if self.tuned else None
+        known = first.program.kernels() if self.tuned else None
         maker = Maker(self.variant, self.threads, self.tuned, call.batch, known)
         return self._compile(call, maker, first.excluded)
 
@@ -224,7 +224,7 @@ class Compiled:
                 "compile and save the parts around them, or export the module to ONNX"
             )
         engine = program.natives[0].engine
-        return write(path, engine.graph, engine.choices, engine.eight)
+        return write(path, engine.graph, engine.kernels, engine.eight)
 
     def layers(self, repeats: int = 5) -> Iterator[Layer]:
         """Each layer of the example's program, timed now for one image."""
@@ -243,7 +243,7 @@ class Compiled:
 
     def _sparse_wins(self) -> bool:
         natives = self.program.natives if self.program is not None else []
-        return any(not d.choice.dense for native in natives for d in native.decisions[False].values())
+        return any(not d.choice.dense for native in natives for d in native.decisions.one.values())
 
 
 def _held_bytes(program: Program) -> int:

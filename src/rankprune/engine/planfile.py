@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankprune._util import shorten, write_atomic
-from rankprune.engine.backend.packing import Choice
+from rankprune.engine.backend.packing import Choice, KernelPlan
 from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.engine.graph.validate import check
 
@@ -29,7 +29,6 @@ _HEAD = struct.Struct("<8sIQ32s")
 _ALIGN = 64
 _DIMENSIONS = 8
 _TYPES = {"f4": np.float32, "i4": np.int32, "i8": np.int64}
-Choices = dict[bool, dict[int, Choice]]
 
 
 class DamagedPlan(ValueError):
@@ -40,11 +39,11 @@ class Plan(NamedTuple):
     """What a file holds: a graph, the kernel shape of each layer, and whether batches run eight images at once."""
 
     graph: Graph
-    choices: Choices
+    kernels: KernelPlan
     eight: bool
 
 
-def write(path: str | Path, graph: Graph, choices: Choices, eight: bool) -> int:
+def write(path: str | Path, graph: Graph, kernels: KernelPlan, eight: bool) -> int:
     """Write a plan that `read` takes; the old file stays until the new one is complete. Returns its size in bytes."""
     blobs: list[np.ndarray] = []
 
@@ -73,7 +72,7 @@ def write(path: str | Path, graph: Graph, choices: Choices, eight: bool) -> int:
     header = {
         "shapes": graph.shapes, "inputs": graph.inputs, "outputs": graph.outputs, "nodes": nodes, "blobs": places,
         "eight": eight,
-        "choices": [[int(images), index, asdict(c)] for images, found in choices.items() for index, c in found.items()],
+        "choices": [[int(eight), i, asdict(c)] for eight in (False, True) for i, c in kernels.of(eight).items()],
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(_HEAD.size + len(text)) % _ALIGN)
@@ -140,7 +139,7 @@ def _decode(header: dict[str, Any], data: memoryview) -> Plan:
         )  # fmt: skip
     blobs.finish()
     check(graph)
-    return Plan(graph, _choices(top["choices"], graph), _flag(top["eight"]))
+    return Plan(graph, _kernels(top["choices"], graph), _flag(top["eight"]))
 
 
 def _weight(found: Any, blobs: _Blobs) -> Weight:
@@ -150,16 +149,16 @@ def _weight(found: Any, blobs: _Blobs) -> Weight:
     return Weight(tuple(_counts(entry["shape"])), values, position)
 
 
-def _choices(found: Any, graph: Graph) -> Choices:
-    choices: Choices = {False: {}, True: {}}
+def _kernels(found: Any, graph: Graph) -> KernelPlan:
+    kernels = KernelPlan({}, {})
     for item in _list(found):
-        images, index, entry = _list(item)
+        eight, index, entry = _list(item)
         entry = _record(entry, "choice", *(f.name for f in fields(Choice)))
         numbers = {name: _count(value) for name, value in entry.items() if name != "dense"}
-        if _count(images) > 1 or _count(index) >= len(graph.nodes):
+        if _count(eight) > 1 or _count(index) >= len(graph.nodes):
             raise DamagedPlan(f"is not a sound plan: a choice for operator {shorten(index)}")
-        choices[bool(images)][index] = Choice(**numbers, dense=_flag(entry["dense"]))
-    return choices
+        kernels.of(bool(eight))[index] = Choice(**numbers, dense=_flag(entry["dense"]))
+    return kernels
 
 
 class _Blobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from rankprune.engine.backend.engine import MIN_IMAGES_FOR_EIGHT, Choices, Engine
+from rankprune.engine.backend.engine import MIN_IMAGES_FOR_EIGHT, Engine
+from rankprune.engine.backend.packing import ByLayout, Choice, KernelPlan
 from rankprune.engine.backend.tuning import Decision
 from rankprune.engine.backend.tuning import tune as measure
 from rankprune.engine.frontend.capture import Captured, Foreign, Literal
@@ -20,7 +21,7 @@ from rankprune.engine.frontend.segments import Segment, Step, key_of
 from rankprune.engine.graph.fusion import fuse
 from rankprune.engine.graph.graph import Graph, Unsupported
 
-Decisions = dict[bool, dict[int, Decision]]  # by layout (eight images at once?), then by node
+Decisions = ByLayout[dict[int, Decision]]  # by the index of the node
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Maker:
     threads: int
     tune: bool
     batch: int
-    known: dict[bool, dict[str, Any]] | None = None
+    known: ByLayout[dict[str, Choice]] | None = None
     made: dict[tuple[str, ...], tuple[Engine, Decisions]] = field(default_factory=dict)  # by what they stand for
 
     def native(self, segment: Segment) -> Native:
@@ -70,17 +71,14 @@ class Maker:
     def _made(self, segment: Segment) -> tuple[Engine, Decisions]:
         graph = Graph(segment.graph.shapes, list(segment.graph.nodes), segment.graph.inputs, segment.graph.outputs)
         fuse(graph)
-        decisions: Decisions = {False: {}, True: {}}
+        decisions = self._decide(graph) if self.tune and self.known is None else Decisions({}, {})
         if self.known is not None:
-            choices: Choices = {
-                images: {i: named[n.name] for i, n in enumerate(graph.nodes) if n.weight and n.name in named}
-                for images, named in self.known.items()
-            }
+            kernels = KernelPlan(_by_node(graph, self.known.one), _by_node(graph, self.known.eight))
         else:
-            if self.tune:
-                decisions = self._decide(graph)
-            choices = {images: {n: d.choice for n, d in found.items()} for images, found in decisions.items()}
-        engine = Engine(graph, self.threads, choices, self.variant)
+            kernels = KernelPlan(
+                *({n: d.choice for n, d in found.items()} for found in (decisions.one, decisions.eight))
+            )
+        engine = Engine(graph, self.threads, kernels, self.variant)
         for node, kept in zip(graph.nodes, engine.graph.nodes):
             node.weight = kept.weight  # the engine's packed one alone stays in memory
         if self.tune and self.known is None and self.batch >= MIN_IMAGES_FOR_EIGHT:
@@ -89,7 +87,7 @@ class Maker:
 
     def _decide(self, graph: Graph) -> Decisions:
         eight = measure(graph, True, self.variant) if self.batch >= MIN_IMAGES_FOR_EIGHT else {}
-        return {False: measure(graph, False, self.variant), True: eight}
+        return Decisions(measure(graph, False, self.variant), eight)
 
 
 @contextlib.contextmanager
@@ -175,12 +173,15 @@ class Program:
     def islands(self) -> list[Island]:
         return [step for step in self.steps if isinstance(step, Island)]
 
-    def choices(self) -> dict[bool, dict[str, Any]]:
-        """The kernel of each layer by its name, for programs of other input sizes."""
-        found: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+    def kernels(self) -> ByLayout[dict[str, Choice]]:
+        """Return the kernel of each layer by its name, for programs of other input sizes."""
+        found: ByLayout[dict[str, Choice]] = ByLayout({}, {})
         for native in self.natives:
-            for images, named in found.items():
-                chosen = dict(native.engine.choices.get(images) or {})
-                named.update({native.engine.graph.nodes[i].name: c for i, c in chosen.items()})
+            nodes, kernels = native.engine.graph.nodes, native.engine.kernels
+            for eight in (False, True):
+                found.of(eight).update({nodes[i].name: choice for i, choice in kernels.of(eight).items()})
         return found
 
+
+def _by_node(graph: Graph, named: Mapping[str, Choice]) -> dict[int, Choice]:
+    return {i: named[node.name] for i, node in enumerate(graph.nodes) if node.weight and node.name in named}

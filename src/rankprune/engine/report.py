@@ -85,7 +85,7 @@ def native_layers(native: Native, repeats: int) -> list[Layer]:
     layers = []
     for index, node in enumerate(engine.graph.nodes):
         spent = float(sum(s for s, n in zip(seconds, of_node) if n == index))
-        layers.append(_layer(node, str(made.choices.get(index, "")), spent, native.decisions[False].get(index)))
+        layers.append(_layer(node, str(made.choices.get(index, "")), spent, native.decisions.one.get(index)))
     return layers
 
 

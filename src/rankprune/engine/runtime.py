@@ -46,7 +46,7 @@ def load(
     plan = read(path)
     limits = Limits.of_file(Path(path).stat().st_size, max_memory, max_work)
     try:
-        return Network(Engine(plan.graph, threads, plan.choices, eight=plan.eight, limits=limits))
+        return Network(Engine(plan.graph, threads, plan.kernels, eight=plan.eight, limits=limits))
     except TooLarge as error:
         raise DamagedPlan(f"{path} {error}") from None
     except Unsupported as error:

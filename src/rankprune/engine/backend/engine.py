@@ -15,10 +15,9 @@ from rankprune.engine.graph.limits import Limits
 
 from .lowering import Lowered, lower
 from .native import kernel_constant
-from .packing import Choice, Packs
+from .packing import KernelPlan, Packs
 from .selfcheck import best_variant
 
-Choices = dict[bool, dict[int, Choice]]  # by layout (eight images at once?), then by node
 MIN_IMAGES_FOR_EIGHT = 5  # fewer images run one by one
 CACHE_BYTES = 4 << 20  # values of eight images up to this size stay in the cache
 
@@ -44,7 +43,7 @@ class Engine:
     """A graph ready to run. Calls from several threads at once are safe."""
 
     def __init__(
-        self, graph: Graph, threads: int | None = None, choices: Choices | None = None, variant: str | None = None,
+        self, graph: Graph, threads: int | None = None, kernels: KernelPlan | None = None, variant: str | None = None,
         eight: bool | None = None, limits: Limits | None = None,
     ) -> None:  # fmt: skip
         """`eight`: whether batches run eight images at once; None: if their values stay near the cores.
@@ -54,7 +53,7 @@ class Engine:
         self.graph = graph
         self.threads = thread_count(threads)
         self.variant = variant or best_variant()
-        self.choices: Choices = choices if choices is not None else {False: {}, True: {}}
+        self.kernels = kernels if kernels is not None else KernelPlan({}, {})
         largest = max(math.prod(shape) for shape in graph.shapes)
         self.eight = 8 * 4 * largest <= CACHE_BYTES if eight is None else eight
         self._packs = Packs()
@@ -65,20 +64,20 @@ class Engine:
         assert made is not None
         self.graph = graph.with_weights(made.packed)
 
-    def lowered(self, images: bool, threads: int | None = None) -> Lowered | None:
+    def lowered(self, eight: bool, threads: int | None = None) -> Lowered | None:
         """The program of a layout, made when first needed; None where eight at once is not possible."""
-        key = images, threads or self.threads
+        key = eight, threads or self.threads
         with self._lock:
             if key not in self._lowered:
                 # Without measured choices, other programs follow the first one's: they share its lists.
-                choices = self.choices.get(images) or {}
-                first = self._lowered.get((images, self.threads))
+                choices = self.kernels.of(eight)
+                first = self._lowered.get((eight, self.threads))
                 if first is not None:
                     choices = {**first.choices, **choices}
                 try:
-                    made = lower(self.graph, images, self.variant, key[1], choices, self._packs, self._limits)
+                    made = lower(self.graph, eight, self.variant, key[1], choices, self._packs, self._limits)
                 except Unsupported:
-                    if not images:
+                    if not eight:
                         raise
                     made = None
                 self._lowered[key] = made
@@ -91,11 +90,11 @@ class Engine:
         results = [np.empty((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
         done = 0
         while done < batch:
-            images = self.eight and batch - done >= MIN_IMAGES_FOR_EIGHT and self.lowered(True) is not None
-            size = 8 if images else 1
+            eight = self.eight and batch - done >= MIN_IMAGES_FOR_EIGHT and self.lowered(True) is not None
+            size = 8 if eight else 1
             # As many groups as keep every thread busy to the end; what is left over is shared within a group.
             groups = (batch - done) // size // self.threads * self.threads if self.threads > 1 else 1
-            program = self.lowered(images, 1 if groups > 1 else None)
+            program = self.lowered(eight, 1 if groups > 1 else None)
             assert program is not None
             count = size * groups if groups > 1 else min(size, batch - done)
             self._group(program, arrays, results, done, count, groups)
@@ -116,18 +115,18 @@ class Engine:
             made.program.run(ins, outs, seconds)
 
     def profile(
-        self, inputs: Sequence[np.ndarray], images: bool = False, repeats: int = 10
+        self, inputs: Sequence[np.ndarray], eight: bool = False, repeats: int = 10
     ) -> tuple[np.ndarray, list[int]]:
         """Least seconds of each kernel call, and the node each serves."""
-        made = self.lowered(images)
+        made = self.lowered(eight)
         if made is None:
             raise Unsupported("this network runs one image at a time")
-        arrays = [np.ascontiguousarray(np.resize(x, (made.images, *x.shape[1:])), np.float32) for x in inputs]
-        results = [np.empty((made.images, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
+        arrays = [np.ascontiguousarray(np.resize(x, (made.batch, *x.shape[1:])), np.float32) for x in inputs]
+        results = [np.empty((made.batch, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
         best = np.full(made.program.size, np.inf)
         for _ in range(repeats):
             seconds = np.zeros(made.program.size)
-            self._group(made, arrays, results, 0, made.images, 1, seconds)
+            self._group(made, arrays, results, 0, made.batch, 1, seconds)
             np.minimum(best, seconds, out=best)
         return best, made.of_node
 
@@ -140,12 +139,12 @@ class Engine:
         inputs = self.blank(batch)
         best = {False: math.inf, True: math.inf}
         for turn in range(1 + tries):
-            for images in best:
-                self.eight = images
+            for eight in best:
+                self.eight = eight
                 start = time.perf_counter()
                 self(inputs)
                 if turn:  # the first turn makes the programs
-                    best[images] = min(best[images], time.perf_counter() - start)
+                    best[eight] = min(best[eight], time.perf_counter() - start)
         self.eight = best[True] < 0.95 * best[False]
 
     def weight_bytes(self) -> int:

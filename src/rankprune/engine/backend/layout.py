@@ -19,7 +19,7 @@ class Layout:
     """Extents and strides (in floats) of one value; `origin` is the place of its first number."""
 
     shape: Shape
-    images: bool  # lanes are images
+    eight: bool  # lanes are images
     slabs: int
     channels: int
     rows: int
@@ -33,7 +33,7 @@ class Layout:
 
     def index(self) -> np.ndarray:
         """Place of each number, in the value's logical shape; for images, of lane 0."""
-        if self.images:
+        if self.eight:
             if len(self.shape) == 3:
                 c, y, x = np.ogrid[tuple(slice(n) for n in self.shape)]
                 return self.origin + y * self.slab + c * self.channel + x * LANES
@@ -47,7 +47,7 @@ class Layout:
         return np.arange(math.prod(self.shape)).reshape(self.shape)
 
 
-def apart(floats: int) -> int:
+def odd_lines(floats: int) -> int:
     """A stride of an odd number of cache lines.
 
     Vectors of two rows then lie within a line, and some rows of every channel use all sets of the nearest cache.
@@ -61,13 +61,13 @@ def one_image(shape: Shape) -> Layout:
     if len(shape) == 3:
         channels, rows, width = shape
         slabs = -(-width // LANES)
-        channel = apart(rows * LANES)
-        slab = apart(channels * channel)
+        channel = odd_lines(rows * LANES)
+        slab = odd_lines(channels * channel)
         return Layout(shape, False, slabs, channels, rows, slab, channel, 0, slabs * slab)
     if len(shape) == 2:
         tokens, channels = shape
         rows = -(-tokens // LANES)
-        channel = apart(rows * LANES)
+        channel = odd_lines(rows * LANES)
         return Layout(shape, False, 1, channels, rows, channels * channel, channel, 0, channels * channel)
     return flat(shape)
 

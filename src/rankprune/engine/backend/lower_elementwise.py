@@ -33,7 +33,7 @@ def binary(state: Lowering, node: Node) -> None:
         small = tuple(node.attrs.get("broadcast", shape))
         if small == shape:
             strides = View(b_layout.origin, b_layout.slab, b_layout.channel)
-        elif state.images:
+        elif state.eight:
             strides, row = _image_strides(state, b_layout, shape, small)
         else:
             b, strides, row = _spread(state, b_layout, b, out, shape, small)
@@ -61,7 +61,7 @@ def _rows(out: Layout, shape: Shape, array: np.ndarray) -> np.ndarray:
     if len(shape) > 3:
         array = np.broadcast_to(array, shape).reshape(-1)
         shape = array.shape
-    if out.images:
+    if out.eight:
         lanes = array.transpose(1, 0, 2) if len(shape) == 3 else np.broadcast_to(array, shape).reshape(1, -1, 1)
         made = np.broadcast_to(lanes[..., None], (*lanes.shape, LANES))
     elif len(shape) == 3:

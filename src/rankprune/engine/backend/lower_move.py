@@ -16,7 +16,7 @@ def gather(state: Lowering, node: Node) -> None:
     layout, source = state.input(node.inputs[0])
     out, target = state.output(node.output)
     to, places = state.table(out), state.table(layout)
-    how = ROWS if state.images else FLOATS
+    how = ROWS if state.eight else FLOATS
     index, fixed = indices(node, to.size)
     known = index >= 0
     if not known.all():
@@ -49,7 +49,7 @@ def concat(state: Lowering, node: Node) -> None:
         size = state.graph.shapes[value][axis]
         layout, source = state.input(value)
         part = places.take(range(at, at + size), axis).reshape(-1)
-        move(state.call, source, target, state.table(layout), part, ROWS if state.images else FLOATS)
+        move(state.call, source, target, state.table(layout), part, ROWS if state.eight else FLOATS)
         at += size
 
 

@@ -28,7 +28,7 @@ class Mean(Params):
 
 
 def linear(state: Lowering, node: Node) -> None:
-    if state.images or len(state.graph.shapes[node.inputs[0]]) == 2:
+    if state.eight or len(state.graph.shapes[node.inputs[0]]) == 2:
         lower_window.linear(state, node)
         return
     weight = node.kernel
@@ -64,7 +64,7 @@ def linear(state: Lowering, node: Node) -> None:
 def layernorm(state: Lowering, node: Node) -> None:
     """Over the channels of tokens or of an image."""
     layout, source = state.input(node.inputs[0])
-    if len(layout.shape) == 2 and state.images:
+    if len(layout.shape) == 2 and state.eight:
         raise Unsupported("LayerNorm of tokens needs one image at a time")
     out, target = state.output(node.output)
     weight, bias = node.arrays["weight"], node.arrays["bias"]
@@ -81,7 +81,7 @@ def mean(state: Lowering, node: Node) -> None:
     """Of all pixels of each channel, or of all tokens."""
     layout, source = state.input(node.inputs[0])
     shape = state.graph.shapes[node.inputs[0]]
-    if len(shape) == 2 and state.images:
+    if len(shape) == 2 and state.eight:
         raise Unsupported("a mean of tokens needs one image at a time")
     _, target = state.output(node.output)
     if len(shape) == 2:  # rows of 8 tokens are columns of one block after another
@@ -90,8 +90,8 @@ def mean(state: Lowering, node: Node) -> None:
         slabs, slab, rows, width = layout.slabs, layout.slab, layout.rows, shape[2]
     state.call(
         lambda: Mean(
-            View(source.at + layout.origin, slab, layout.channel), target.at, LANES if state.images else 1, slabs,
-            layout.channels, rows, width, state.images,
+            View(source.at + layout.origin, slab, layout.channel), target.at, LANES if state.eight else 1, slabs,
+            layout.channels, rows, width, state.eight,
         ),
         layout.channels, [source, target],
     )  # fmt: skip

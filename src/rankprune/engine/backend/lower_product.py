@@ -47,7 +47,7 @@ def result(layout: Layout, at: int, heads: int, rows: int, columns: int, stacked
 
 
 def _single(state: Lowering, what: str) -> None:
-    if state.images:
+    if state.eight:
         raise Unsupported(f"{what} needs one image at a time")
 
 
@@ -73,10 +73,10 @@ def softmax(state: Lowering, node: Node) -> None:
     layout, source = state.input(node.inputs[0])
     shape = state.graph.shapes[node.output]
     groups = node.attrs.get("groups", 1)
-    if len(shape) > 2 or (state.images and (len(shape) != 1 or groups > 1)):
+    if len(shape) > 2 or (state.eight and (len(shape) != 1 or groups > 1)):
         raise Unsupported("softmax needs tokens or a vector")
     out, target = state.output(node.output)
-    count = math.prod(shape) if len(shape) == 1 and not state.images else 0
+    count = math.prod(shape) if len(shape) == 1 and not state.eight else 0
     state.call(
         lambda: Softmax(
             layout.view(source.at), out.view(target.at), layout.channels // groups, layout.rows, groups, count,

@@ -37,7 +37,7 @@ class Lowering:
     """State while a graph is lowered. `images`: eight images at once, a lane each."""
 
     graph: Graph
-    images: bool
+    eight: bool
     threads: int
     lanes: int  # of the widest vectors
     choices: dict[int, Choice]  # by the node's index
@@ -84,7 +84,7 @@ class Lowering:
             return self.layouts[value], self.places[value]
         layout = self.layout_of(value, layout)
         self.layouts[value], self.places[value] = layout, self.buffer(layout.size)
-        if self.images:
+        if self.eight:
             self._border(value)
         return layout, self.places[value]
 
@@ -102,7 +102,7 @@ class Lowering:
         if layout is not None:
             return layout
         shape = self.graph.shapes[value]
-        return eight_images(shape, frame(self.graph, self.users, value)) if self.images else one_image(shape)
+        return eight_images(shape, frame(self.graph, self.users, value)) if self.eight else one_image(shape)
 
     def home(self, node: Node) -> Layout | None:
         """A layout of this node's result that spares its user a copy."""
@@ -123,7 +123,7 @@ class Lowering:
             layout, target = self.output(value)
             to = self.table(layout)
             index = np.arange(to.size, dtype=np.int32)
-            move(self.call, source, target, index, to, INTO_LANES if self.images else FLOATS)
+            move(self.call, source, target, index, to, INTO_LANES if self.eight else FLOATS)
         return self.layouts[value], self.places[value]
 
     def table(self, layout: Layout) -> np.ndarray:

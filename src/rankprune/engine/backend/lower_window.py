@@ -71,7 +71,7 @@ def conv(state: Lowering, node: Node) -> None:
         *(node.attrs[k] for k in ("stride", "padding", "dilation")),
     )
     groups = node.attrs["groups"]
-    if state.images:
+    if state.eight:
         layout, source = state.input(value)
         state.meter.need(32 * kernel[0] * kernel[1])
         y = np.arange(kernel[0])[:, None] * dilation[0] * (layout.slab // LANES)
@@ -99,7 +99,7 @@ def conv(state: Lowering, node: Node) -> None:
 def linear(state: Lowering, node: Node) -> None:
     """Over tokens, or over lanes of images."""
     layout, source = state.input(node.inputs[0])
-    if len(layout.shape) != (1 if state.images else 2):
+    if len(layout.shape) != (1 if state.eight else 2):
         raise Unsupported("a linear layer over tokens needs one image at a time")
     one = np.zeros((1, 1), np.int64)
     _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups=1)
@@ -109,7 +109,7 @@ def _multiply(
     state: Lowering, node: Node, source: Buffer, origin: int, slab: int, channel: int, step: int, taps: np.ndarray,
     groups: int,
 ) -> None:  # fmt: skip
-    home = None if state.images else state.home(node)
+    home = None if state.eight else state.home(node)
     if len(node.inputs) > 1:
         in_place(state, node, node.inputs[1], home)
     out, target = state.output(node.output, home)
@@ -166,7 +166,7 @@ def pool(state: Lowering, node: Node) -> None:
     a = node.attrs
     kernel, stride, pad, dilation = (a[k] for k in ("kernel", "stride", "padding", "dilation"))
     channels, height, width = state.graph.shapes[node.inputs[0]]
-    if state.images:
+    if state.eight:
         source_layout, source = state.input(node.inputs[0])
         out, target = state.output(node.output)
         state.call(

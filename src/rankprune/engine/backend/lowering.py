@@ -28,7 +28,7 @@ class Lowered:
     program: Program
     inputs: list[tuple[int, int]]
     outputs: list[tuple[int, int]]
-    images: int
+    batch: int  # images per run
     of_node: list[int]
     choices: dict[int, Choice]
     packed: dict[int, Weight]  # each layer's weight, as the program holds it
@@ -36,20 +36,20 @@ class Lowered:
 
 
 def lower(
-    graph: Graph, images: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None,
+    graph: Graph, eight: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None,
     packs: Packs | None = None, limits: Limits | None = None,
 ) -> Lowered:  # fmt: skip
     """Raises Unsupported where this layout cannot serve the graph, Unsound where the graph itself is wrong."""
     check(graph)
-    copies = LANES if images else 1
+    batch = LANES if eight else 1
     state = Lowering(
-        graph, images, threads, lanes(variant), choices or {}, packs or Packs(), Meter(limits or Limits(), copies)
+        graph, eight, threads, lanes(variant), choices or {}, packs or Packs(), Meter(limits or Limits(), batch)
     )
     ins, outs = [], []
     for value in graph.inputs:
         count = math.prod(graph.shapes[value])
         state.layouts[value] = flat((count,))
-        state.places[value] = state.buffer(copies * count)
+        state.places[value] = state.buffer(batch * count)
         state.plain.add(value)
         ins.append((state.places[value], count))
     for state.node, node in enumerate(graph.nodes):
@@ -58,9 +58,9 @@ def lower(
     for value in graph.outputs:
         count = math.prod(graph.shapes[value])
         layout, source = state.input(value)
-        target = state.buffer(copies * count)
+        target = state.buffer(batch * count)
         index = state.table(layout)
-        move(state.call, source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if images else FLOATS)
+        move(state.call, source, target, index, np.arange(count, dtype=np.int32), OUT_OF_LANES if eight else FLOATS)
         outs.append((target, count))
     for target, _ in outs:
         target.last = len(state.calls)
@@ -75,7 +75,7 @@ def lower(
         program,
         [(b.at, n) for b, n in ins],
         [(b.at, n) for b, n in outs],
-        copies,
+        batch,
         state.of_node,
         state.used,
         state.packed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,36 @@ class Choice:
         return f"{'dense' if self.dense else 'sparse'} {self.width}x{self.height}{wide}{blocks}"
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ByLayout(Generic[T]):
+    """A value for each of the two layouts.
+
+    Attributes:
+        one: For one image at a time.
+        eight: For eight images at once, one per lane of a vector.
+    """
+
+    one: T
+    eight: T
+
+    def of(self, eight: bool) -> T:
+        """Return the value of a layout.
+
+        Args:
+            eight: Eight images at once, or one.
+
+        Returns:
+            Its value.
+        """
+        return self.eight if eight else self.one
+
+
+KernelPlan = ByLayout[dict[int, Choice]]  # the kernel of each layer, by the index of its node
+
+
 @dataclass(frozen=True)
 class Packed:
     """The arrays of a kernel's list: for each (block, chunk of output channels) the taps' offsets and values."""
@@ -45,9 +76,7 @@ class Packed:
         return balance(counts.sum(0) + 2 * self.blocks, groups)
 
 
-def fit(
-    choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int, widest: int
-) -> Choice:
+def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int, widest: int) -> Choice:
     """The nearest choice that is valid for a layer: untrusted numbers come out harmless.
 
     `widest`: floats of the widest vectors that its rows and the instruction set allow.

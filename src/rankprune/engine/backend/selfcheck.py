@@ -29,19 +29,19 @@ def best_variant() -> str:
 
 def agrees(variant: str) -> bool:
     """Whether small networks that use every kernel give the same numbers as the portable ones."""
-    for graph, images, choice in _cases():
+    for graph, eight, choice in _cases():
         choices = {i: choice for i, node in enumerate(graph.nodes) if node.weight is not None}
-        want, got = (_run(graph, images, name, choices) for name in ("portable", variant))
+        want, got = (_run(graph, eight, name, choices) for name in ("portable", variant))
         if not np.allclose(want, got, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
             return False
     return True
 
 
-def _run(graph: Graph, images: bool, variant: str, choices: dict[int, Choice]) -> np.ndarray:
-    made = lower(graph, images, variant, 1, choices)
+def _run(graph: Graph, eight: bool, variant: str, choices: dict[int, Choice]) -> np.ndarray:
+    made = lower(graph, eight, variant, 1, choices)
     shape, out = graph.shapes[graph.inputs[0]], graph.shapes[graph.outputs[0]]
-    x = np.random.default_rng(0).standard_normal((made.images, *shape)).astype(np.float32)
-    y = np.empty((made.images, *out), np.float32)
+    x = np.random.default_rng(0).standard_normal((made.batch, *shape)).astype(np.float32)
+    y = np.empty((made.batch, *out), np.float32)
     made.program.run([(x.ctypes.data, made.inputs[0][0], x.size)], [(y.ctypes.data, made.outputs[0][0], y.size)])
     return y
 
@@ -53,7 +53,7 @@ def _cases() -> list[tuple[Graph, bool, Choice]]:
         for width, tallest in shapes.items():
             for height in range(1, tallest + 1):
                 choice = Choice(width, height, block=3, lanes=lanes)
-                cases += [(_image_net(rng, height), images, choice) for images in (False, True)]
+                cases += [(_image_net(rng, height), eight, choice) for eight in (False, True)]
     return [*cases, (_token_net(rng), False, Choice(1, 2))]
 
 

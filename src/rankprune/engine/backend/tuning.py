@@ -34,7 +34,7 @@ class Decision:
     why: str
 
 
-def tune(graph: Graph, images: bool, variant: str) -> dict[int, Decision]:
+def tune(graph: Graph, eight: bool, variant: str) -> dict[int, Decision]:
     """Decide for every layer with a weight; layers seen before on this machine come from the cache.
 
     Measured with one thread, so that the result of a network is the same number for number with any count of them.
@@ -42,13 +42,13 @@ def tune(graph: Graph, images: bool, variant: str) -> dict[int, Decision]:
     cache = _Cache(variant)
     decided: dict[int, Decision] = {}
     for index, node in enumerate(graph.nodes):
-        if node.op != "conv" and not (node.op == "linear" and (images or len(graph.shapes[node.output]) == 2)):
+        if node.op != "conv" and not (node.op == "linear" and (eight or len(graph.shapes[node.output]) == 2)):
             continue
-        key = layer_key(graph, node, images)
+        key = layer_key(graph, node, eight)
         found = cache.get(key)
         if found is None:
             try:
-                found = _measure(_alone(graph, node), images, variant)
+                found = _measure(_alone(graph, node), eight, variant)
             except Unsupported:
                 continue  # the whole graph cannot be lowered this way either, and says so there
             cache.put(key, found)
@@ -57,13 +57,13 @@ def tune(graph: Graph, images: bool, variant: str) -> dict[int, Decision]:
     return decided
 
 
-def layer_key(graph: Graph, node: Node, images: bool) -> str:
+def layer_key(graph: Graph, node: Node, eight: bool) -> str:
     """Shapes and density of a layer, which its time depends on: layers that are alike are measured once."""
     weight = node.kernel
     shapes = [graph.shapes[v] for v in (*node.inputs, node.output)]
     attrs = {k: v for k, v in node.attrs.items() if k != "name"}
     density = f"{weight.nonzeros / max(weight.size, 1):.2g}"
-    known = json.dumps([node.op, shapes, attrs, weight.shape, density, images], sort_keys=True)
+    known = json.dumps([node.op, shapes, attrs, weight.shape, density, eight], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:24]
 
 
@@ -81,8 +81,8 @@ def _alone(graph: Graph, node: Node) -> Graph:
 
 
 class _Trial:
-    def __init__(self, graph: Graph, images: bool, variant: str, choice: Choice) -> None:
-        self.made: Lowered = lower(graph, images, variant, 1, {1: choice})
+    def __init__(self, graph: Graph, eight: bool, variant: str, choice: Choice) -> None:
+        self.made: Lowered = lower(graph, eight, variant, 1, {1: choice})
         self.choice = self.made.choices[1]
         self.index = max(i for i, node in enumerate(self.made.of_node) if node == 1)
         self.times: list[float] = []
@@ -95,15 +95,15 @@ class _Trial:
         return min(self.times)
 
 
-def _measure(graph: Graph, images: bool, variant: str) -> Decision:
+def _measure(graph: Graph, eight: bool, variant: str) -> Decision:
     node = graph.nodes[1]
-    made = lower(graph, images, variant, 1)
+    made = lower(graph, eight, variant, 1)
     out = graph.shapes[node.output]
     weight: Weight = node.kernel
-    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), _rows(out, images), lanes(variant))]
+    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), _rows(out, eight), lanes(variant))]
     trials: dict[Choice, _Trial] = {}
     for choice in offered:
-        trial = _Trial(graph, images, variant, choice)
+        trial = _Trial(graph, eight, variant, choice)
         trials.setdefault(trial.choice, trial)
     for _ in range(ROUNDS):
         for trial in trials.values():
@@ -125,9 +125,9 @@ def _measure(graph: Graph, images: bool, variant: str) -> Decision:
     return Decision(sparse.choice, sparse.least, dense.least, f"{dense.least / sparse.least:.2f} x faster than dense")
 
 
-def _rows(out: tuple[int, ...], images: bool) -> int:
+def _rows(out: tuple[int, ...], eight: bool) -> int:
     """Rows of a slab of a result."""
-    if images:
+    if eight:
         return out[2] if len(out) == 3 else 1
     return out[1] if len(out) == 3 else -(-out[0] // 8)
 

@@ -6,7 +6,7 @@ from rankprune.engine.graph.graph import Graph, Node
 from rankprune.engine.graph.limits import Meter
 from rankprune.engine.graph.planes import PlaneSet, plane_set
 
-from .layout import Layout, apart
+from .layout import Layout, odd_lines
 from .native import LANES
 
 WINDOW = ("stride", "padding", "dilation")
@@ -15,7 +15,7 @@ Users = dict[int, list[Node]]  # the nodes that read each value
 
 def plane_stride(planes: PlaneSet) -> int:
     """Floats between the planes of two channels."""
-    return apart(planes.count * planes.rows * LANES)
+    return odd_lines(planes.count * planes.rows * LANES)
 
 
 def planes_of(graph: Graph, meter: Meter, node: Node, kernel: list[int]) -> PlaneSet:

@@ -129,9 +129,7 @@ def linearly(mode: str) -> Callable[..., Any]:
     return handler
 
 
-def _along(
-    mode: str, unit: Tensor, axis: int, axes: int, size: Any, corners: bool, scales: Any, named: Any
-) -> Tensor:
+def _along(mode: str, unit: Tensor, axis: int, axes: int, size: Any, corners: bool, scales: Any, named: Any) -> Tensor:
     """[out, in]: how each result along one axis is made of the numbers along it."""
     given = [s for s in (*scales, named.get("scale_factors")) if s is not None]
     factors = given[0] if given and isinstance(given[0], (list, tuple)) else given or None

@@ -146,5 +146,3 @@ def _needs(captured: Captured) -> dict[Any, set[Any]]:
         inputs = [] if str(node.target) == "aten.sym_size.int" else node.all_input_nodes
         found[node] = set().union(*(of_node(n) for n in inputs))
     return found
-
-
