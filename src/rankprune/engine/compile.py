@@ -24,6 +24,7 @@ from rankprune.engine.frontend.trace import CannotFollow, SelfChanging, trace
 from .fallback import best_threads, make_program, without_losers
 from .planfile import write
 from .program import Maker, Native, Program, torch_threads
+from .progress import progress
 from .report import Layer, Report, counted, island_layers, native_layers
 from .timing import NOISY, ratios, samples
 from .verify import need_equal, run_module
@@ -60,7 +61,8 @@ def compile(module: nn.Module, example: Any, threads: int | Literal["auto"] = "a
     call = take_apart(*bind(module, *of_example(example)))
     automatic = threads == "auto"
     count = thread_count(None if threads == "auto" else threads)
-    return Compiled(module, call, Maker(variant, count, tune, call.batch), automatic and tune)
+    with progress() as say:
+        return Compiled(module, call, Maker(variant, count, tune, call.batch, say=say), automatic and tune)
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,18 @@ class Compiled:
         self._first = self._compile(call, maker)
         tried: dict[int, float] = {}
         if choose_threads and maker.threads > 1 and self._first.program is not None and self._first.program.natives:
+            maker.say("measuring thread counts")
             tried = best_threads(self._first.program, call, maker.threads)
             self.threads = next(reversed(tried))
         spent = time.perf_counter() - began
+        maker.say("comparing with torch")
         with torch_threads(maker.threads):
             self.report = replace(self._measured(call, spent), threads=self.threads, tried=tried)
         self._entries[call.signature] = self._first
 
     def _compile(self, call: Call, maker: Maker, excluded: frozenset[str] = frozenset()) -> Entry:
         buffers = {name: b.clone() for name, b in self._module.named_buffers()}
+        maker.say("torch.export")
         try:
             traced = trace(self._module, call)
         except CannotFollow as error:
@@ -108,10 +113,13 @@ class Compiled:
             _need_unchanged(self._module, buffers)
             warnings.warn(f"{error}; torch runs the whole module", stacklevel=4)
             return Entry(None, call, excluded, str(error))
+        maker.say("lowering")
         program, excluded = make_program(traced, maker, excluded)
+        maker.say("verifying")
         need_equal(self._module, program, call)
         _need_unchanged(self._module, buffers)
         if maker.tune and maker.known is None:
+            maker.say("comparing segments with torch")
             with torch_threads(self.threads):
                 program, excluded = without_losers(traced, maker, program, excluded, call)
         return Entry(program, call, excluded)

@@ -21,6 +21,8 @@ from rankprune.engine.frontend.segments import Segment, Step, key_of
 from rankprune.engine.graph.fusion import fuse
 from rankprune.engine.graph.graph import Graph, Unsupported
 
+from .progress import Say, silent
+
 Decisions = ByLayout[dict[int, Decision]]  # by the index of the node
 
 
@@ -55,6 +57,7 @@ class Maker:
     tune: bool
     batch: int
     known: ByLayout[dict[str, Choice]] | None = None
+    say: Say = silent
     made: dict[tuple[str, ...], tuple[Engine, Decisions]] = field(default_factory=dict)  # by what they stand for
 
     def native(self, segment: Segment) -> Native:
@@ -86,8 +89,8 @@ class Maker:
         return engine, decisions
 
     def _decide(self, graph: Graph) -> Decisions:
-        eight = measure(graph, True, self.variant) if self.batch >= MIN_IMAGES_FOR_EIGHT else {}
-        return Decisions(measure(graph, False, self.variant), eight)
+        eight = measure(graph, True, self.variant, self.say) if self.batch >= MIN_IMAGES_FOR_EIGHT else {}
+        return Decisions(measure(graph, False, self.variant, self.say), eight)
 
 
 @contextlib.contextmanager

@@ -119,12 +119,28 @@ def find_or_build(folder: Path) -> Path:
     except OSError as error:
         temporary = Path(tempfile.mkdtemp(prefix="rankprune-kernels-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        warnings.warn(
-            f"the cache folder {folder} cannot be used ({error.strerror or error}), so the kernels are compiled for "
-            "this process alone: set RANKPRUNE_CACHE to a folder that can be written",
-            stacklevel=2,
-        )
+        warn_unwritable(folder, error)
         return build(temporary)
+
+
+_warned = False
+
+
+def warn_unwritable(folder: Path, error: OSError) -> None:
+    """Warn, once per process, that the cache cannot be written.
+
+    Args:
+        folder: The folder.
+        error: Why it cannot be written.
+    """
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            f"the cache folder {folder} cannot be used ({error.strerror or error}), so each process compiles and tunes "
+            "its kernels again: set RANKPRUNE_CACHE to a folder that can be written",
+            stacklevel=3,
+        )
 
 
 @contextlib.contextmanager

@@ -7,11 +7,13 @@ import json
 import os
 import platform
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
+from .build import warn_unwritable
 from .lowering import Lowered, lower
 from .native import VERSION, cache_folder, lanes
 from .packing import Choice
@@ -34,16 +36,17 @@ class Decision:
     why: str
 
 
-def tune(graph: Graph, eight: bool, variant: str) -> dict[int, Decision]:
+def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | None = None) -> dict[int, Decision]:
     """Decide for every layer with a weight; layers seen before on this machine come from the cache.
 
     Measured with one thread, so that the result of a network is the same number for number with any count of them.
     """
     cache = _Cache(variant)
     decided: dict[int, Decision] = {}
-    for index, node in enumerate(graph.nodes):
-        if node.op != "conv" and not (node.op == "linear" and (eight or len(graph.shapes[node.output]) == 2)):
-            continue
+    layers = [(index, node) for index, node in enumerate(graph.nodes) if _has_choices(graph, node, eight)]
+    for number, (index, node) in enumerate(layers, 1):
+        if say is not None:
+            say(f"tuning layer {number} of {len(layers)}{' for batches' if eight else ''}")
         key = layer_key(graph, node, eight)
         found = cache.get(key)
         if found is None:
@@ -55,6 +58,11 @@ def tune(graph: Graph, eight: bool, variant: str) -> dict[int, Decision]:
         decided[index] = found
     cache.save()
     return decided
+
+
+def _has_choices(graph: Graph, node: Node, eight: bool) -> bool:
+    """Whether a node runs on a kernel that has several shapes: a linear layer of one vector has not."""
+    return node.op == "conv" or (node.op == "linear" and (eight or len(graph.shapes[node.output]) == 2))
 
 
 def layer_key(graph: Graph, node: Node, eight: bool) -> str:
@@ -176,7 +184,7 @@ class _Cache:
         self.entries[key] = self.fresh[key] = decision
 
     def save(self) -> None:
-        """Merge with what others wrote meanwhile; a cache that cannot be written only costs time."""
+        """Merge with what others wrote meanwhile. If the cache cannot be written, the next process measures again."""
         if not self.fresh:
             return
         merged = {**self._read(), **self.fresh}
@@ -186,5 +194,5 @@ class _Cache:
             with os.fdopen(handle, "w") as file:
                 json.dump({key: asdict(d) for key, d in merged.items()}, file)
             os.replace(name, self.path)
-        except OSError:
-            return
+        except OSError as error:
+            warn_unwritable(self.path.parent, error)
