@@ -1,1 +1,1 @@
-"""The sparse CPU engine: capture, planning, kernels, and a runtime that needs no torch."""
+"""The sparse CPU engine: capture, lowering, kernels, and a runtime that does not need torch."""

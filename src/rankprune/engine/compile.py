@@ -1,4 +1,4 @@
-"""`rankprune.compile`: a torch module in, the same call on the sparse engine out."""
+"""`rankprune.compile`: runs a torch module on the sparse engine, with the same call."""
 
 from __future__ import annotations
 
@@ -29,25 +29,37 @@ from .report import Layer, Report, counted, island_layers, native_layers
 from .timing import NOISY, ratios, samples
 from .verify import need_equal, run_module
 
-MARGIN = 1.02  # torch runs the whole module where the engine takes more than this times as long
-PROGRAMS = 16  # input sizes kept at once
+MARGIN = 1.02  # torch runs the whole module if the engine takes more than this times as long
+PROGRAMS = 16  # number of input sizes kept
 
 
 def compile(module: nn.Module, example: Any, threads: int | Literal["auto"] = "auto", tune: bool = True) -> Compiled:
     """Compile a module in evaluation mode for any batch size.
 
+    On a terminal the current step is shown on stderr.
+
     Args:
-        module: What to compile; DataParallel and torch.compile are taken off. It must not change afterwards.
-        example: A tensor (the only argument), a tuple of all positional arguments, or a dict of keyword arguments.
-            Give the batch size you will use: from a few images on, kernels for batches are measured too.
-        threads: Of the engine. "auto" measures counts up to the cores of this process and keeps the best, or takes all
-            cores without `tune`.
-        tune: Measure kernels layer by layer (and remember them), and leave to torch what torch does faster. Without,
-            kernels follow from the layers alone and nothing is measured.
+        module: The module; DataParallel and torch.compile are unwrapped. It must not change afterwards.
+        example: A tensor (the only argument), a tuple of all positional arguments, or a dict of keyword arguments. Use
+            the
+            batch size that you will run: for a few images or more, kernels for batches are measured too.
+        threads: Number of threads. "auto" measures counts up to the cores of this process and keeps the best; without
+            `tune` it takes all cores.
+        tune: Measure kernels layer by layer (and cache the results), and leave to torch what torch runs faster. Without
+            it, kernels are chosen by the layers' shapes and nothing is measured.
+
+    Returns:
+        A callable that takes and returns what the module does.
 
     Raises:
         ValueError: The module is in training mode, changes its own buffers, does not run on the example, or depends on
             the batch size so that the result differs from torch's for the example or for one image of it.
+        ImportError: The kernels are not built and there is no C++ compiler.
+
+    Example:
+        >>> fast = rankprune.compile(model.eval(), torch.zeros(1, 3, 224, 224))
+        >>> logits = fast(images)
+        >>> print(fast.report)
     """
     try:
         variant = best_variant()
@@ -67,7 +79,7 @@ def compile(module: nn.Module, example: Any, threads: int | Literal["auto"] = "a
 
 @dataclass(frozen=True)
 class Entry:
-    """What runs one signature: a program, or the module where `torch_only` says why."""
+    """How inputs of one signature run: by a program, or by the module, in which case `torch_only` says why."""
 
     program: Program | None
     call: Call
@@ -76,10 +88,17 @@ class Entry:
 
 
 class Compiled:
-    """Takes and returns what the module does. Calls from several threads at once are safe.
+    """A compiled module. It takes and returns what the module does, and may be called from several threads at once.
 
     Inputs of other sizes than the example's (a longer sequence, a larger image) are compiled at their first call, with
-    the example's choices of kernels; the last 16 sizes are kept.
+    the
+    kernels that were chosen for the example; the last 16 sizes are kept.
+
+    Args:
+        module: The module.
+        call: The example, as arguments.
+        maker: Turns segments of the graph into engines.
+        choose_threads: Measure which number of threads is fastest.
     """
 
     report: Report
@@ -125,7 +144,7 @@ class Compiled:
         return Entry(program, call, excluded)
 
     def _measured(self, call: Call, spent: float) -> Report:
-        """Time the whole against torch; with `tune`, torch takes over where it is faster."""
+        """Compare the whole program with torch; with `tune`, torch runs the module if it is faster."""
         entry, module = self._first, self._module
         args, kwargs = call.arguments(call.tensors)
         dense = sum(p.numel() * p.element_size() for p in module.parameters())
@@ -134,7 +153,7 @@ class Compiled:
             calls = [lambda: module(*args, **kwargs), lambda: self._run(entry, call)]
             times = samples(calls)
             if self.tuned and not entry.torch_only and min(times[1]) > MARGIN * min(times[0]):
-                times = [a + b for a, b in zip(times, samples(calls))]  # lest it was a slow spell
+                times = [a + b for a, b in zip(times, samples(calls))]  # in case the machine was busy
             theirs, ours = (min(seconds) for seconds in times)
             gain = ratios(*times)
             if self.tuned and not entry.torch_only and ours > MARGIN * theirs:
@@ -142,8 +161,8 @@ class Compiled:
                 self._first, ours, gain = replace(entry, torch_only=why), theirs, (1.0, 1.0)
         if self.tuned and gain[1] > NOISY * gain[0]:
             warnings.warn(
-                f"the machine is noisy: the engine's gain over torch is between {gain[0]:.2f} and {gain[1]:.2f} in "
-                "half of the turns, so measure it again when the machine is idle",
+                f"the timings are noisy: the speed-up over torch is between {gain[0]:.2f} and {gain[1]:.2f} in "
+                "the middle half of the rounds, so measure it again when the machine is idle",
                 stacklevel=4,
             )
         why = self._first.torch_only
@@ -172,11 +191,11 @@ class Compiled:
             return entry
 
     def _fitting(self, call: Call) -> Signature | None:
-        """A signature with a tensor of fixed shape that has as many rows as this call's batch by chance."""
+        """A known signature that fits although a tensor of fixed shape happens to have as many rows as the batch."""
         return next((known for known in self._entries if known.takes(call)), None)
 
     def _specialised(self, call: Call) -> Entry:
-        """A program for another size of inputs, with what was chosen for the example."""
+        """A program for inputs of another size, with the kernels that were chosen for the example."""
         if self._now() != self._versions:
             raise ValueError(
                 f"the network was compiled for inputs {self._first.call.signature}, and its module has changed since: "
@@ -190,18 +209,18 @@ class Compiled:
         return self._compile(call, maker, first.excluded)
 
     def _now(self) -> tuple[Any, ...]:
-        """Which tensors the module has, and how often each was written to."""
+        """The module's tensors and their versions, which change whenever a tensor is written."""
         tensors = [*self._module.parameters(), *self._module.buffers()]
         return tuple((t.data_ptr(), t._version) for t in tensors)
 
     @property
     def program(self) -> Program | None:
-        """What runs inputs of the example's size; None where torch.export cannot follow the module."""
+        """The program for inputs of the example's size; None if torch.export cannot trace the module."""
         return self._first.program
 
     @property
     def islands(self) -> tuple[str, ...]:
-        """Operators that torch runs because the engine does not know them."""
+        """Operators that torch runs because the engine does not support them."""
         return self._operators(False)
 
     def _left(self) -> tuple[str, ...]:
@@ -213,14 +232,24 @@ class Compiled:
         return tuple(name for name, _, why in listed if (why == LEFT_OUT) == faster)
 
     def weight_bytes(self) -> int:
-        """Of the example's program, and of the weights that torch holds for it."""
+        """Return the bytes of all weights of the example's program, including those that torch holds for it."""
         program = self.program
         if program is None or self._first.torch_only:
             return sum(p.numel() * p.element_size() for p in self._module.parameters())
         return sum(native.engine.weight_bytes() for native in program.natives) + _held_bytes(program)
 
     def save(self, path: str | Path) -> int:
-        """Write the network for `rankprune.engine.runtime.load`, which needs no torch; returns the bytes written."""
+        """Write the network for `rankprune.engine.runtime.load`, which does not need torch.
+
+        Args:
+            path: The file.
+
+        Returns:
+            Its size in bytes.
+
+        Raises:
+            ValueError: torch runs some operators of the network.
+        """
         program = self.program
         if program is None:
             raise ValueError(f"a plan cannot be saved, because {self._first.torch_only}: export the module to ONNX")
@@ -235,18 +264,32 @@ class Compiled:
         return write(path, engine.graph, engine.kernels, engine.eight)
 
     def layers(self, repeats: int = 5) -> Iterator[Layer]:
-        """Each layer of the example's program, timed now for one image."""
+        """Measure each layer of the example's program for one image.
+
+        Args:
+            repeats: Number of runs, of which the minimum counts.
+
+        Yields:
+            The layers in order.
+        """
         for step in self.program.steps if self.program is not None else ():
             yield from native_layers(step, repeats) if isinstance(step, Native) else island_layers(step)
 
     def plan(self, repeats: int = 5) -> str:
-        """Each layer with its kernel, non-zeros, time for one image, and why."""
+        """Describe each layer: kernel, nonzeros, latency for one image, and why the kernel was chosen.
+
+        Args:
+            repeats: Number of runs, of which the minimum counts.
+
+        Returns:
+            One line per layer.
+        """
         lines = [f"{'layer':<28} {'kernel':<26} {'non-zeros':>12} {'density':>8} {'ms':>8}  why"]
         lines += [str(layer) for layer in self.layers(repeats)]
         if self._first.torch_only:
             lines.append(f"torch runs the whole module: {self._first.torch_only}")
         if self.tuned and not self._sparse_wins():
-            lines.append("no layer is faster sparse than dense: this network is too dense to gain from the engine")
+            lines.append("no layer runs faster sparse than dense: the network is too dense for the sparse kernels")
         return "\n".join(lines)
 
     def _sparse_wins(self) -> bool:
@@ -260,7 +303,7 @@ def _held_bytes(program: Program) -> int:
 
 
 def _need_unchanged(module: nn.Module, before: dict[str, Tensor]) -> None:
-    """Put back what a call of the module has changed, and refuse it."""
+    """Restore buffers that a call of the module has changed, and raise if there are any."""
     changed = [name for name, b in module.named_buffers() if name in before and not _same(b, before[name])]
     for name in changed:
         owner, _, last = name.rpartition(".")

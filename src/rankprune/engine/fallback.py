@@ -1,4 +1,4 @@
-"""Leaves to torch what it does faster: single segments between islands, or the whole module."""
+"""Leaves to torch what torch runs faster: segments between islands, or the whole module."""
 
 from __future__ import annotations
 
@@ -15,13 +15,19 @@ from rankprune.engine.frontend.trace import Traced
 from .program import Maker, Native, Program, Refused, island_context
 from .timing import in_turns
 
-SAME = 1.03  # fewer threads are taken where they need at most this times as long
+SAME = 1.03  # fewer threads are preferred if they take at most this times as long
 
 
 def make_program(traced: Traced, maker: Maker, excluded: frozenset[str]) -> tuple[Program, frozenset[str]]:
-    """A program without segments that the kernels refuse or, when tuning, that cannot pay between islands.
+    """Build a program, leaving to torch the segments that the kernels reject or, with tuning, that are too small.
 
-    Returns it with the names of all nodes left to torch by choice.
+    Args:
+        traced: The traced module.
+        maker: Turns segments into engines.
+        excluded: Names of nodes that are left to torch.
+
+    Returns:
+        The program, and the names of all nodes that are left to torch.
     """
     while True:
         captured = capture(traced, excluded)
@@ -40,7 +46,18 @@ def make_program(traced: Traced, maker: Maker, excluded: frozenset[str]) -> tupl
 def without_losers(
     traced: Traced, maker: Maker, program: Program, excluded: frozenset[str], call: Call
 ) -> tuple[Program, frozenset[str]]:
-    """Measure each segment against torch running the same operators, and leave to torch where that is faster."""
+    """Compare each segment with torch running the same operators, and leave it to torch if that is faster.
+
+    Args:
+        traced: The traced module.
+        maker: Turns segments into engines.
+        program: The program so far.
+        excluded: Names of nodes that are left to torch.
+        call: The example.
+
+    Returns:
+        The program, and the names of all nodes that are left to torch.
+    """
     if not program.islands:
         return program, excluded
     values = program.trace(call.batch, call.tensors)
@@ -56,7 +73,7 @@ def without_losers(
 
 
 def _choose_threads(program: Program, call: Call) -> None:
-    """One thread for the islands where that is faster: torch's other threads wait for work on the engine's cores."""
+    """Run islands on one thread if that is faster: idle threads of torch spin on the cores that the engine uses."""
     if not program.islands or torch.get_num_threads() == 1:
         return
 
@@ -69,10 +86,15 @@ def _choose_threads(program: Program, call: Call) -> None:
 
 
 def best_threads(program: Program, call: Call, limit: int) -> dict[int, float]:
-    """Measure 1, 2, 4, ... threads up to the limit and keep the fewest that are about as fast as the best.
+    """Measure 1, 2, 4, ... threads up to the limit, and use the smallest number that is about as fast as the best.
+
+    Args:
+        program: The program.
+        call: The example.
+        limit: Maximum number of threads.
 
     Returns:
-        Least seconds by thread count, the chosen one last.
+        Minimum seconds by number of threads, the chosen number last.
     """
     counts = sorted({min(1 << k, limit) for k in range(limit.bit_length() + 1)})
 
@@ -91,14 +113,14 @@ def _slower(program: Program, native: Native, batch: int, values: dict[Any, Any]
     given = [values[key] for key in native.inputs]
     same = [_value(program, key, batch, values) for key in island.inputs]
     if any(value is None for value in same):
-        return False  # torch would need what the program does not compute
+        return False  # torch would need a value that the program does not compute
     with island_context(None):
         ours, theirs = in_turns([lambda: native.run(batch, given), lambda: island.run(batch, same)])
     return ours > theirs
 
 
 def _value(program: Program, key: Any, batch: int, values: dict[Any, Any]) -> Any:
-    """A value for timing: zeros where the segment before keeps the numbers in another order only."""
+    """A value for timing; zeros if the previous segment only has it in another layout."""
     if key in values or not isinstance(key, int):
         return values.get(key)
     return torch.zeros(batch, *program.captured.graph.shapes[key])

@@ -1,9 +1,9 @@
-"""A network as one file: a JSON header and the arrays behind it. The reader trusts nothing in it.
+"""The file format of a plan: a JSON header followed by arrays. The reader trusts nothing in the file.
 
 bytes 0-7    b"RPENGINE"
 bytes 8-11   version, little-endian
 bytes 12-19  length of the header
-then         SHA-256 of everything after it (32 bytes), the header, the arrays, each at a multiple of 64
+then         SHA-256 of everything after it (32 bytes), the header, the arrays, each aligned to 64 bytes
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _TYPES = {"f4": np.float32, "i4": np.int32, "i8": np.int64}
 
 
 class DamagedPlan(ValueError):
-    """The file is not a plan, or not a whole one, or of another version."""
+    """The file is not a plan, is damaged, or has another version."""
 
 
 class Plan(NamedTuple):
-    """What a file holds: a graph, the kernel shape of each layer, and whether batches run eight images at once."""
+    """The content of a file: a graph, the kernel of each layer, and whether batches run eight images at once."""
 
     graph: Graph
     kernels: KernelPlan
@@ -44,7 +44,20 @@ class Plan(NamedTuple):
 
 
 def write(path: str | Path, graph: Graph, kernels: KernelPlan, eight: bool) -> int:
-    """Write a plan that `read` takes; the old file stays until the new one is complete. Returns its size in bytes."""
+    """Write a plan atomically.
+
+    Args:
+        path: The file.
+        graph: The network.
+        kernels: The kernel of each layer.
+        eight: Batches run eight images at once.
+
+    Returns:
+        Size of the file in bytes.
+
+    Raises:
+        ValueError: `read` would not accept the plan.
+    """
     blobs: list[np.ndarray] = []
 
     def keep(array: np.ndarray) -> dict[str, Any]:
@@ -91,7 +104,18 @@ def write(path: str | Path, graph: Graph, kernels: KernelPlan, eight: bool) -> i
 
 
 def read(path: str | Path) -> Plan:
-    """Read and check a plan; whatever is wrong with it is one sentence."""
+    """Read and check a plan.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The plan.
+
+    Raises:
+        DamagedPlan: The file is not a valid plan; the message is one sentence.
+        FileNotFoundError: There is no such file.
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
@@ -103,6 +127,17 @@ def read(path: str | Path) -> Plan:
 
 
 def parse(data: bytes) -> Plan:
+    """Check and decode the content of a plan.
+
+    Args:
+        data: The content of the file.
+
+    Returns:
+        The plan.
+
+    Raises:
+        DamagedPlan: The content is not a valid plan; the message lacks the file's name.
+    """
     if len(data) < _HEAD.size or data[:8] != MAGIC:
         raise DamagedPlan("is not an engine plan: save one with compile(...).save(path)")
     _, version, length, digest = _HEAD.unpack_from(data)
@@ -117,7 +152,7 @@ def parse(data: bytes) -> Plan:
         return _decode(json.loads(bytes(body[:length]), object_pairs_hook=_distinct), body[length:])
     except DamagedPlan:
         raise
-    except (ValueError, RecursionError) as error:  # Unsound; text that is no JSON, or nested too deeply
+    except (ValueError, RecursionError) as error:  # Unsound, invalid JSON, or JSON that is nested too deeply
         reason = " ".join(str(error).split())[:160]
         raise DamagedPlan(f"is not a sound plan ({reason}): save it again") from None
 
@@ -162,7 +197,7 @@ def _kernels(found: Any, graph: Graph) -> KernelPlan:
 
 
 class _Blobs:
-    """The arrays behind the header: one after the other, each used once, as `write` lays them out."""
+    """The arrays after the header: contiguous and each used once, in the order of `write`."""
 
     def __init__(self, places: Any, data: memoryview) -> None:
         self._data, self._places, self._used, at = data, [], 0, 0
@@ -190,7 +225,7 @@ class _Blobs:
 
 
 def _record(value: Any, what: str, *names: str) -> dict[str, Any]:
-    """An object with exactly these fields; without names, with any."""
+    """Return the object if it has exactly these fields; without names, any fields are allowed."""
     if type(value) is not dict or (names and value.keys() != set(names)):
         odd = shorten(sorted(value.keys() ^ set(names)) if type(value) is dict else value)
         raise DamagedPlan(f"is not a sound plan: {what} with other fields than its own ({odd})")

@@ -1,4 +1,4 @@
-"""A captured module ready to run: its segments as engines, its islands as they are."""
+"""A captured module that is ready to run: engines for its segments, torch for its islands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Decisions = ByLayout[dict[int, Decision]]  # by the index of the node
 
 @dataclass(frozen=True)
 class Native:
-    """A segment with its engine and what was measured for it."""
+    """A segment of the graph with its engine and what was measured for it."""
 
     engine: Engine
     decisions: Decisions
@@ -37,11 +37,25 @@ class Native:
     segment: Segment
 
     def run(self, batch: int, values: Sequence[Tensor]) -> list[Tensor]:
+        """Run the segment.
+
+        Args:
+            batch: Number of images.
+            values: Its inputs.
+
+        Returns:
+            Its outputs.
+        """
         return [torch.from_numpy(a) for a in self.engine([v.detach().contiguous().numpy() for v in values])]
 
 
 class Refused(Unsupported):
-    """The kernels cannot run a segment, which only shows when it is laid out for them."""
+    """The kernels cannot run a segment, which is only known when it is lowered.
+
+    Args:
+        segment: The segment.
+        why: The reason.
+    """
 
     def __init__(self, segment: Segment, why: str) -> None:
         super().__init__(why)
@@ -50,7 +64,17 @@ class Refused(Unsupported):
 
 @dataclass(frozen=True)
 class Maker:
-    """How segments become engines. `known`: choices of another program of the same module, by the layers' names."""
+    """Turns segments into engines.
+
+    Attributes:
+        variant: The instruction set.
+        threads: Number of threads.
+        tune: Measure kernels.
+        batch: Batch size of the example.
+        known: Kernels that were chosen for another program of the same module, by the layers' names.
+        say: Called with each step.
+        made: Engines made so far, by the nodes they compute.
+    """
 
     variant: str
     threads: int
@@ -58,9 +82,20 @@ class Maker:
     batch: int
     known: ByLayout[dict[str, Choice]] | None = None
     say: Say = silent
-    made: dict[tuple[str, ...], tuple[Engine, Decisions]] = field(default_factory=dict)  # by what they stand for
+    made: dict[tuple[str, ...], tuple[Engine, Decisions]] = field(default_factory=dict)
 
     def native(self, segment: Segment) -> Native:
+        """Return the engine of a segment, made when first needed.
+
+        Args:
+            segment: The segment.
+
+        Returns:
+            The segment with its engine.
+
+        Raises:
+            Refused: The kernels cannot run it.
+        """
         place = {node.output: i for i, node in enumerate(segment.graph.nodes)}
         key = (*(n.name for n in segment.origins), *(str(place.get(v)) for v in segment.outputs))
         if key not in self.made:
@@ -83,7 +118,7 @@ class Maker:
             )
         engine = Engine(graph, self.threads, kernels, self.variant)
         for node, kept in zip(graph.nodes, engine.graph.nodes):
-            node.weight = kept.weight  # the engine's packed one alone stays in memory
+            node.weight = kept.weight  # keep only the engine's packed weight in memory
         if self.tune and self.known is None and self.batch >= MIN_IMAGES_FOR_EIGHT:
             engine.choose_layout(self.batch)
         return engine, decisions
@@ -95,7 +130,14 @@ class Maker:
 
 @contextlib.contextmanager
 def torch_threads(threads: int | None) -> Iterator[None]:
-    """torch with this number of threads; None: as it is."""
+    """Set torch's number of threads within the block.
+
+    Args:
+        threads: The number; None leaves it unchanged.
+
+    Yields:
+        Nothing.
+    """
     before = torch.get_num_threads()
     if threads is None or threads == before:
         yield
@@ -109,15 +151,31 @@ def torch_threads(threads: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def island_context(threads: int | None) -> Iterator[None]:
-    """How islands run: in float32 even under autocast, since that is what the parts around them take."""
+    """The context in which islands run: in float32 even under autocast, because the engine computes in float32.
+
+    Args:
+        threads: torch's number of threads; None leaves it unchanged.
+
+    Yields:
+        Nothing.
+    """
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch_threads(threads):
         yield
 
 
 class Program:
-    """Runs one signature of a module. Calls from several threads at once are safe."""
+    """Runs inputs of one signature. It may be called from several threads at once.
 
-    island_threads: int | None = None  # of torch; None: as many as it has
+    Args:
+        captured: The captured module.
+        steps: Its segments and islands, in order.
+        maker: Turns segments into engines.
+
+    Raises:
+        Refused: The kernels cannot run a segment.
+    """
+
+    island_threads: int | None = None  # torch's number of threads in islands; None leaves it unchanged
 
     def __init__(self, captured: Captured, steps: Sequence[Step], maker: Maker) -> None:
         self._spec = captured.traced.spec
@@ -127,7 +185,7 @@ class Program:
         self._inputs = self._input_keys(captured)
         self._outputs = captured.outputs
         kept: set[Key] = {key_of(out) for out in self._outputs if not isinstance(out, Literal)}
-        self._last: list[list[Key]] = []  # what is not read after each step
+        self._last: list[list[Key]] = []  # values that are not needed after each step
         for step in reversed(self.steps):
             self._last.append([key for key in {*step.inputs, *step.outputs} if key not in kept])
             kept |= {*step.inputs, *step.outputs}
@@ -142,7 +200,15 @@ class Program:
         ]
 
     def run(self, batch: int, tensors: Sequence[Tensor]) -> Any:
-        """The module's result."""
+        """Run the program.
+
+        Args:
+            batch: Number of images.
+            tensors: The input tensors.
+
+        Returns:
+            The module's result.
+        """
         values = self.trace(batch, tensors, keep=False)
         leaves = []
         for out in self._outputs:
@@ -153,7 +219,16 @@ class Program:
         return pytree.tree_unflatten(leaves, self._spec)
 
     def trace(self, batch: int, tensors: Sequence[Tensor], keep: bool = True) -> dict[Key, Any]:
-        """Every value by its key; only what the module returns unless `keep`."""
+        """Run the program and return its values.
+
+        Args:
+            batch: Number of images.
+            tensors: The input tensors.
+            keep: Return every value; otherwise only those that the module returns.
+
+        Returns:
+            The values by key.
+        """
         values: dict[Key, Any] = dict(zip(self._inputs, tensors))
         with island_context(self.island_threads) if self._torch else contextlib.nullcontext():
             for step, last in zip(self.steps, self._last):
@@ -164,16 +239,22 @@ class Program:
         return values
 
     def use_threads(self, threads: int) -> None:
-        """Run the kernels with this number of threads."""
+        """Set the number of threads of the kernels.
+
+        Args:
+            threads: The number.
+        """
         for native in self.natives:
             native.engine.threads = threads
 
     @property
     def natives(self) -> list[Native]:
+        """The steps that run on the engine."""
         return [step for step in self.steps if isinstance(step, Native)]
 
     @property
     def islands(self) -> list[Island]:
+        """The steps that run in torch."""
         return [step for step in self.steps if isinstance(step, Island)]
 
     def kernels(self) -> ByLayout[dict[str, Choice]]:

@@ -1,4 +1,4 @@
-"""What compiling did: size, latency, and what torch runs."""
+"""The report of a compilation: size, latency, and which operators torch runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from .program import Native
 
 @dataclass(frozen=True)
 class Layer:
-    """One line of a plan; without a time where torch runs it."""
+    """One layer of a plan.
+
+    Attributes:
+        name: Name of the layer.
+        kernel: Its kernel, or "torch".
+        nonzeros: Nonzero weights; None if it has no weight.
+        density: Fraction of nonzero weights; None if it has no weight.
+        seconds: Latency for one image; None if torch runs it.
+        why: Why the kernel was chosen.
+    """
 
     name: str
     kernel: str
@@ -32,7 +41,22 @@ class Layer:
 
 @dataclass(frozen=True)
 class Report:
-    """Size and latency of the module before and after."""
+    """Size and latency of a module before and after compilation.
+
+    Attributes:
+        dense_bytes: Bytes of the module's parameters.
+        weight_bytes: Bytes of the compiled weights.
+        torch_seconds: Minimum latency of the module in torch.
+        engine_seconds: Minimum latency of the compiled module.
+        compile_seconds: Duration of the compilation.
+        islands: Operators that torch runs because the engine does not support them.
+        batch: Batch size of the measurement.
+        left: Operators that torch runs because it is faster.
+        torch_only: Why torch runs the whole module; empty if it does not.
+        gain: Speed-up over torch: first and third quartile over the rounds.
+        threads: Number of threads.
+        tried: Minimum seconds by number of threads, if those were measured.
+    """
 
     dense_bytes: int
     weight_bytes: int
@@ -41,11 +65,11 @@ class Report:
     compile_seconds: float
     islands: tuple[str, ...]
     batch: int = 1
-    left: tuple[str, ...] = ()  # operators the engine knows, and that torch runs because it is faster
-    torch_only: str = ""  # why torch runs the whole module; empty: it does not
-    gain: tuple[float, float] = (1.0, 1.0)  # over torch: the middle half of the turns of both
+    left: tuple[str, ...] = ()
+    torch_only: str = ""
+    gain: tuple[float, float] = (1.0, 1.0)
     threads: int = 1
-    tried: dict[int, float] = field(default_factory=dict)  # least seconds by thread count, where those were measured
+    tried: dict[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         low, high = self.gain
@@ -68,16 +92,39 @@ class Report:
 
 
 def counted(names: tuple[str, ...]) -> str:
-    """Names in order of their first appearance, with how often they appear."""
+    """Join names in order of their first appearance, with their number of occurrences.
+
+    Args:
+        names: The names.
+
+    Returns:
+        Such as "sort x 2, topk".
+    """
     return ", ".join(f"{name} x {n}" if n > 1 else name for name, n in Counter(names).items())
 
 
 def island_layers(island: Island) -> list[Layer]:
+    """Describe the operators of an island, which torch runs.
+
+    Args:
+        island: The island.
+
+    Returns:
+        One layer per operator.
+    """
     return [Layer(f"{module} {name}".strip(), "torch", None, None, None, why) for name, module, why in island.operators]
 
 
 def native_layers(native: Native, repeats: int) -> list[Layer]:
-    """Each layer of a segment, timed now for one image."""
+    """Measure each layer of a segment for one image.
+
+    Args:
+        native: The segment with its engine.
+        repeats: Number of runs, of which the minimum counts.
+
+    Returns:
+        One layer per node.
+    """
     engine = native.engine
     seconds, of_node = engine.profile(engine.blank(), repeats=repeats)
     made = engine.lowered(False)

@@ -1,4 +1,4 @@
-"""Times of calls that take turns, and how many times faster one is than another."""
+"""Timings of calls in interleaved rounds, and their ratios."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-BUDGET = 0.5  # seconds of a comparison, beyond its least number of turns
-TURNS = (4, 40)
-KNOWN = 0.1  # a ratio is known when the middle half of its values lies within this share of it
-NOISY = 1.25  # the middle half of the values lies further apart than this
+BUDGET = 0.5  # seconds of a comparison, after the minimum number of rounds
+TURNS = (4, 40)  # minimum and maximum number of rounds
+KNOWN = 0.1  # a ratio is known if its interquartile range is below this fraction of it
+NOISY = 1.25  # timings are noisy if the quartiles' ratio is above this
 
 
 def samples(calls: Sequence[Callable[[], Any]], budget: float = BUDGET) -> list[list[float]]:
-    """Seconds of each call, turn by turn, so that a slow spell of the machine falls on all of them.
+    """Time calls in interleaved rounds, so that a slow phase of the machine affects all of them.
 
-    Each is called twice and the second call counts: threads of torch that wait for work keep a core busy for a while.
-    With two calls, turns go on for up to twice the budget until their ratio is known.
+    Each is called twice per round and only the second call counts, because idle threads of torch keep spinning on a
+    core
+    for a while. With two calls, rounds continue for up to twice the budget until their ratio is known.
+
+    Args:
+        calls: The functions.
+        budget: Seconds, after the minimum number of rounds.
+
+    Returns:
+        Seconds of each call in every round.
     """
     seconds: list[list[float]] = [[] for _ in calls]
     began = 0.0
@@ -37,12 +45,27 @@ def samples(calls: Sequence[Callable[[], Any]], budget: float = BUDGET) -> list[
 
 
 def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Least seconds of each call."""
+    """Time calls in interleaved rounds.
+
+    Args:
+        calls: The functions.
+
+    Returns:
+        Minimum seconds of each call.
+    """
     return [min(mine) for mine in samples(calls)]
 
 
 def ratios(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
-    """How many times faster, as the first and third quartile of the turns' ratios."""
+    """Return how many times faster one call is than another.
+
+    Args:
+        theirs: Seconds of the reference, round by round.
+        ours: Seconds of the other call, round by round.
+
+    Returns:
+        First and third quartile of the rounds' ratios.
+    """
     found = [a / b for a, b in zip(theirs, ours)]
     if len(found) < 2:
         return found[0], found[0]

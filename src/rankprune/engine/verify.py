@@ -1,4 +1,4 @@
-"""Compares a compiled module with torch."""
+"""Verifies that a compiled module gives torch's results."""
 
 from __future__ import annotations
 
@@ -14,13 +14,24 @@ from rankprune.engine.frontend.trace import reason
 
 from .program import Program
 
-TOLERANCE = 1e-3  # of the largest output: far above rounding, far below another result
-COARSE = 3e-2  # the same where the module rounds to 16 bits on its way
-FEW = 0.01  # share of an output that may differ more: rounding turns a comparison or a cast to integers now and then
+TOLERANCE = 1e-3  # relative to the largest output: well above rounding errors, well below a wrong result
+COARSE = 3e-2  # the same if the module computes in 16 bits
+FEW = 0.01  # fraction of outputs that may differ more, because rounding can flip a comparison or a cast to integers
 
 
 def run_module(module: nn.Module, call: Call) -> Any:
-    """What torch gives for a call; raises a ValueError in one sentence where it does not run."""
+    """Run a call in torch.
+
+    Args:
+        module: The module.
+        call: The call.
+
+    Returns:
+        The module's result.
+
+    Raises:
+        ValueError: The module raised.
+    """
     args, kwargs = call.arguments(call.tensors)
     try:
         with torch.no_grad():
@@ -30,9 +41,17 @@ def run_module(module: nn.Module, call: Call) -> Any:
 
 
 def need_equal(module: nn.Module, program: Program, call: Call) -> None:
-    """Raises a ValueError unless the program gives torch's result on the example, and on one image of it.
+    """Raise unless the program gives torch's result on the example, and on one image of it.
 
-    The program was followed with several images, and a module may treat a single one otherwise.
+    The program was traced with several images, and a module may treat a single one differently.
+
+    Args:
+        module: The module.
+        program: The compiled program.
+        call: The example.
+
+    Raises:
+        ValueError: The results differ.
     """
     shown = [node.meta.get("val") for node in program.captured.traced.module.graph.nodes]
     coarse = any(isinstance(t, Tensor) and t.dtype in (torch.float16, torch.bfloat16) for t in shown)
@@ -44,25 +63,33 @@ def need_equal(module: nn.Module, program: Program, call: Call) -> None:
         except ValueError:
             if batch == call.batch:
                 raise
-            continue  # a module for several images only
+            continue  # the module does not accept a single image
         try:
             got = program.run(part.batch, part.tensors)
         except Exception as error:
             found: str | None = f"the compiled one fails ({reason(error)})"
         else:
             found = difference(want, got, tolerance)
-        if found is None or difference(want, run_module(module, part), tolerance):  # or torch differs from itself
+        if found is None or difference(want, run_module(module, part), tolerance):  # or the module is not deterministic
             continue
         raise ValueError(
-            f"compile cannot take {type(module).__name__}, because at batch {batch} {found}: its forward depends on "
+            f"compile cannot be used on {type(module).__name__}: at batch {batch} {found}. Its forward depends on "
             "the batch size, so write it for any batch (squeeze(1) for squeeze(), no branch on shape[0])"
         )
 
 
 def difference(want: Any, got: Any, tolerance: float = TOLERANCE) -> str | None:
-    """What differs between two results, as part of a sentence; None: they agree.
+    """Describe the difference between two results.
 
-    Integers and booleans are compared by shape and type only: the largest of near-equal numbers may be another.
+    Integers and booleans are compared only by shape and type, because an argmax of nearly equal numbers may differ.
+
+    Args:
+        want: The result of torch.
+        got: The result of the compiled module.
+        tolerance: Allowed difference, relative to the largest value.
+
+    Returns:
+        Part of a sentence; None if the results agree.
     """
     first, spec = pytree.tree_flatten(want)
     second, other = pytree.tree_flatten(got)
@@ -81,12 +108,12 @@ def difference(want: Any, got: Any, tolerance: float = TOLERANCE) -> str | None:
 
 
 def _distance(a: Tensor, b: Tensor, tolerance: float) -> float:
-    """The largest difference if it is more than rounding, else 0."""
+    """The largest difference; 0 if it can be explained by rounding."""
     finite = a.isfinite()
     if not finite.any():
         return 0.0
     off = (a.double() - b.double())[finite].abs()
-    beyond = ~(off <= tolerance * _largest(a) + 1e-5)  # NaN is beyond
+    beyond = ~(off <= tolerance * _largest(a) + 1e-5)  # True for NaN
     if beyond.double().mean() <= FEW:
         return 0.0
     return float(off.nan_to_num(math.inf).max())
