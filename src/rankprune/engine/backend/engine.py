@@ -18,17 +18,27 @@ from .native import kernel_constant
 from .packing import KernelPlan, Packs
 from .selfcheck import best_variant
 
-MIN_IMAGES_FOR_EIGHT = 5  # fewer images run one by one
-CACHE_BYTES = 4 << 20  # values of eight images up to this size stay in the cache
+MIN_IMAGES_FOR_EIGHT = 5  # fewer images run one at a time
+CACHE_BYTES = 4 << 20  # by default, eight images run at once if their largest value fits in this
 
 
 def default_threads() -> int:
-    """Cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_count(threads: int | None) -> int:
-    """As asked for, or all the cores; more would wait for one another in loops while holding each other's core."""
+    """Check a number of threads.
+
+    Args:
+        threads: The number; None for all cores that this process may use.
+
+    Returns:
+        The number. More threads than cores are refused, because waiting threads spin on each other's cores.
+
+    Raises:
+        ValueError: The number is not between 1 and the number of cores.
+    """
     cores = min(default_threads(), kernel_constant("kMostThreads"))
     if threads is None:
         return cores
@@ -40,16 +50,25 @@ def thread_count(threads: int | None) -> int:
 
 
 class Engine:
-    """A graph ready to run. Calls from several threads at once are safe."""
+    """A graph that is ready to run. It may be called from several threads at once.
+
+    Args:
+        graph: The network.
+        threads: Number of threads; by default the cores that this process may use.
+        kernels: The kernel of each layer; layers without one get a default.
+        variant: The instruction set; by default the best one of this CPU.
+        eight: Batches run eight images at once; by default if their values fit in the cache.
+        limits: Limits of memory and work; a program for eight images that exceeds them is not used.
+
+    Raises:
+        Unsupported: The kernels cannot run the graph.
+        TooLarge: The graph exceeds the limits.
+    """
 
     def __init__(
         self, graph: Graph, threads: int | None = None, kernels: KernelPlan | None = None, variant: str | None = None,
         eight: bool | None = None, limits: Limits | None = None,
     ) -> None:  # fmt: skip
-        """`eight`: whether batches run eight images at once; None: if their values stay near the cores.
-
-        `limits`: of memory and work; a program for eight images that exceeds them is not used.
-        """
         self.graph = graph
         self.threads = thread_count(threads)
         self.variant = variant or best_variant()
@@ -65,11 +84,19 @@ class Engine:
         self.graph = graph.with_weights(made.packed)
 
     def lowered(self, eight: bool, threads: int | None = None) -> Lowered | None:
-        """The program of a layout, made when first needed; None where eight at once is not possible."""
+        """Return the program of a layout, lowered when first needed.
+
+        Args:
+            eight: Eight images at once, or one.
+            threads: Number of threads; by default the engine's.
+
+        Returns:
+            The program; None if the graph cannot run eight images at once.
+        """
         key = eight, threads or self.threads
         with self._lock:
             if key not in self._lowered:
-                # Without measured choices, other programs follow the first one's: they share its lists.
+                # Programs for other numbers of threads use the first one's kernels, to share its packed weights.
                 choices = self.kernels.of(eight)
                 first = self._lowered.get((eight, self.threads))
                 if first is not None:
@@ -84,7 +111,17 @@ class Engine:
             return self._lowered[key]
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Float32 arrays with the batch in front, in and out."""
+        """Run a batch.
+
+        Args:
+            inputs: One array (batch, ...) per input; converted to float32.
+
+        Returns:
+            One float32 array (batch, ...) per output.
+
+        Raises:
+            ValueError: The inputs do not have the shapes that the network was compiled for.
+        """
         batch = self._check(inputs)
         arrays = [np.ascontiguousarray(x, np.float32) for x in inputs]
         results = [np.empty((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
@@ -92,7 +129,7 @@ class Engine:
         while done < batch:
             eight = self.eight and batch - done >= MIN_IMAGES_FOR_EIGHT and self.lowered(True) is not None
             size = 8 if eight else 1
-            # As many groups as keep every thread busy to the end; what is left over is shared within a group.
+            # Whole groups run one per thread; the remaining images run with all threads on each group.
             groups = (batch - done) // size // self.threads * self.threads if self.threads > 1 else 1
             program = self.lowered(eight, 1 if groups > 1 else None)
             assert program is not None
@@ -105,7 +142,7 @@ class Engine:
         self, made: Lowered, inputs: list[np.ndarray], outputs: list[np.ndarray], first: int, count: int,
         groups: int = 1, seconds: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        """Run images first .. first+count-1 in that many groups; a single group of eight may be partly empty."""
+        """Run images first .. first+count-1 in `groups` groups; a single group of eight may be partly empty."""
         each = count // groups if groups > 1 else count
         ins = [(x.ctypes.data + 4 * first * n, at, each * n) for x, (at, n) in zip(inputs, made.inputs)]
         outs = [(y.ctypes.data + 4 * first * n, at, each * n) for y, (at, n) in zip(outputs, made.outputs)]
@@ -117,7 +154,19 @@ class Engine:
     def profile(
         self, inputs: Sequence[np.ndarray], eight: bool = False, repeats: int = 10
     ) -> tuple[np.ndarray, list[int]]:
-        """Least seconds of each kernel call, and the node each serves."""
+        """Measure each kernel call.
+
+        Args:
+            inputs: One array per input.
+            eight: Eight images at once, or one.
+            repeats: Number of runs, of which the minimum counts.
+
+        Returns:
+            Minimum seconds of each call, and the index of the node that it belongs to.
+
+        Raises:
+            Unsupported: The graph cannot run eight images at once.
+        """
         made = self.lowered(eight)
         if made is None:
             raise Unsupported("this network runs one image at a time")
@@ -131,11 +180,23 @@ class Engine:
         return best, made.of_node
 
     def blank(self, batch: int = 1) -> list[np.ndarray]:
-        """Inputs of zeros."""
+        """Return inputs of zeros.
+
+        Args:
+            batch: Number of images.
+
+        Returns:
+            One array per input.
+        """
         return [np.zeros((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.inputs]
 
     def choose_layout(self, batch: int, tries: int = 3) -> None:
-        """Measure whether a batch runs faster eight images at once, and keep to that."""
+        """Measure whether a batch runs faster eight images at once, and use the faster layout from now on.
+
+        Args:
+            batch: Number of images.
+            tries: Number of timings per layout.
+        """
         inputs = self.blank(batch)
         best = {False: math.inf, True: math.inf}
         for turn in range(1 + tries):
@@ -143,12 +204,12 @@ class Engine:
                 self.eight = eight
                 start = time.perf_counter()
                 self(inputs)
-                if turn:  # the first turn makes the programs
+                if turn:  # the first round lowers the programs
                     best[eight] = min(best[eight], time.perf_counter() - start)
         self.eight = best[True] < 0.95 * best[False]
 
     def weight_bytes(self) -> int:
-        """Of all constants that the programs made so far and the graph hold, each counted once."""
+        """Return the bytes of all constants that the graph and its programs so far hold, each counted once."""
         arrays = {}
         for node in self.graph.nodes:
             held = [*node.arrays.values(), *(node.weight.arrays() if node.weight is not None else [])]

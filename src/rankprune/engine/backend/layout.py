@@ -1,4 +1,9 @@
-"""Where each number of a value lies: [slab][channel][row][8 lanes], for one image or for eight at once."""
+"""Memory layout of a value: [slab][channel][row][8 lanes], for one image or for eight at once.
+
+One image [C, H, W]: a slab is a block of 8 columns, a row is an image row, a lane is a column of the block.
+Tokens [T, C]: one slab, whose rows hold 8 tokens each.
+Eight images: a slab is an image row, a row is a column, a lane is an image.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,27 @@ from rankprune.engine.graph.graph import Shape
 
 from .native import LANES, View
 
-LINE = 16  # floats of a cache line
+LINE = 16  # floats in a cache line
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Extents and strides (in floats) of one value; `origin` is the place of its first number."""
+    """Extents and strides of a value; all strides are in floats.
+
+    Attributes:
+        shape: Logical shape of the value, without the batch.
+        eight: Lanes are images.
+        slabs: Number of slabs.
+        channels: Number of channels.
+        rows: Rows of a slab.
+        slab: Stride between slabs.
+        channel: Stride between channels.
+        origin: Offset of the first number.
+        size: Floats of the whole value.
+    """
 
     shape: Shape
-    eight: bool  # lanes are images
+    eight: bool
     slabs: int
     channels: int
     rows: int
@@ -29,10 +46,18 @@ class Layout:
     size: int
 
     def view(self, at: int) -> View:
+        """Return the strides that a kernel needs.
+
+        Args:
+            at: Offset of the value's buffer in the arena.
+
+        Returns:
+            Offset and strides.
+        """
         return View(at + self.origin, self.slab, self.channel)
 
     def index(self) -> np.ndarray:
-        """Place of each number, in the value's logical shape; for images, of lane 0."""
+        """Return the offset of each number, in the value's logical shape; with eight images, of the first image."""
         if self.eight:
             if len(self.shape) == 3:
                 c, y, x = np.ogrid[tuple(slice(n) for n in self.shape)]
@@ -48,21 +73,34 @@ class Layout:
 
 
 def odd_lines(floats: int) -> int:
-    """A stride of an odd number of cache lines.
+    """Round a stride up to an odd number of cache lines.
 
-    Vectors of two rows then lie within a line, and some rows of every channel use all sets of the nearest cache.
+    Two rows then share a line, and the rows of different channels spread over all sets of the L1 cache.
+
+    Args:
+        floats: The stride.
+
+    Returns:
+        The rounded stride, in floats.
     """
     lines = -(-floats // LINE)
     return LINE * (lines + 1 - lines % 2)
 
 
 def one_image(shape: Shape) -> Layout:
-    """Images [C, H, W] in blocks of 8 columns, tokens [T, C] in rows of 8 tokens, anything else as it is."""
+    """Return the layout of a value of one image.
+
+    Args:
+        shape: [C, H, W] is stored in blocks of 8 columns, [T, C] in rows of 8 tokens, anything else contiguously.
+
+    Returns:
+        The layout.
+    """
     if len(shape) == 3:
         channels, rows, width = shape
         slabs = -(-width // LANES)
         channel = odd_lines(rows * LANES)
-        slab = odd_lines(channels * channel)
+        slab = odd_lines(channels * channel)  # [slabs][channels][rows][8]
         return Layout(shape, False, slabs, channels, rows, slab, channel, 0, slabs * slab)
     if len(shape) == 2:
         tokens, channels = shape
@@ -73,19 +111,34 @@ def one_image(shape: Shape) -> Layout:
 
 
 def flat(shape: Shape) -> Layout:
-    """The numbers one after the other."""
+    """Return the layout of a value that is stored contiguously.
+
+    Args:
+        shape: Its shape.
+
+    Returns:
+        The layout.
+    """
     rows = max(1, -(-math.prod(shape) // LANES))
     return Layout((math.prod(shape),), False, 1, 1, rows, rows * LANES, rows * LANES, 0, rows * LANES)
 
 
 def eight_images(shape: Shape, pad: tuple[int, int, int, int] = (0, 0, 0, 0)) -> Layout:
-    """Rows of images inside a frame (top, bottom, left, right) that convolutions read as zeros; vectors by number."""
+    """Return the layout of a value of eight images.
+
+    Args:
+        shape: [C, H, W] is stored by image rows; anything else by number.
+        pad: Frame of zeros (top, bottom, left, right) that convolutions read as padding.
+
+    Returns:
+        The layout.
+    """
     if len(shape) == 3:
         channels, height, width = shape
         top, bottom, left, right = pad
         rows = left + width + right
         channel = rows * LANES
-        slab = channels * channel
+        slab = channels * channel  # [top + height + bottom][channels][left + width + right][8 images]
         origin = top * slab + left * LANES
         return Layout(shape, True, height, channels, width, slab, channel, origin, (top + height + bottom) * slab)
     count = math.prod(shape)

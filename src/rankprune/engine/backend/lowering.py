@@ -1,4 +1,4 @@
-"""Turns a graph into a program of kernel calls over one arena."""
+"""Lowers a graph to a program of kernel calls that share one arena."""
 
 from __future__ import annotations
 
@@ -23,15 +23,26 @@ from .packing import Choice, Packs
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program with where its inputs and outputs lie (place, floats of one image)."""
+    """A program, with the places of its inputs and outputs in the arena.
+
+    Attributes:
+        program: The kernel calls.
+        inputs: (offset in the arena, floats per image) of each input.
+        outputs: The same of each output.
+        batch: Images per run, 1 or 8.
+        of_node: Index of the node that each call belongs to; -1 for inputs and outputs.
+        choices: The kernel of each layer, by the index of its node.
+        packed: The weight of each layer as the program holds it.
+        arena: Floats of the arena.
+    """
 
     program: Program
     inputs: list[tuple[int, int]]
     outputs: list[tuple[int, int]]
-    batch: int  # images per run
+    batch: int
     of_node: list[int]
     choices: dict[int, Choice]
-    packed: dict[int, Weight]  # each layer's weight, as the program holds it
+    packed: dict[int, Weight]
     arena: int
 
 
@@ -39,7 +50,24 @@ def lower(
     graph: Graph, eight: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None,
     packs: Packs | None = None, limits: Limits | None = None,
 ) -> Lowered:  # fmt: skip
-    """Raises Unsupported where this layout cannot serve the graph, Unsound where the graph itself is wrong."""
+    """Lower a graph.
+
+    Args:
+        graph: The network; it is checked first.
+        eight: Eight images at once, or one.
+        variant: The instruction set.
+        threads: Number of threads.
+        choices: The kernel of each layer, by the index of its node; the others get a default.
+        packs: Packed weights to share with other programs of the same graph.
+        limits: Limits of memory and work.
+
+    Returns:
+        The program.
+
+    Raises:
+        Unsupported: This layout cannot run the graph.
+        Unsound: The graph is invalid.
+    """
     check(graph)
     batch = LANES if eight else 1
     state = Lowering(

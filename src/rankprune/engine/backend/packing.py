@@ -1,4 +1,4 @@
-"""Non-zeros of a layer in the order a kernel reads them."""
+"""Packs the nonzeros of a layer in the order in which its kernel reads them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,27 @@ import numpy as np
 from rankprune.engine.graph.graph import Unsupported, Weight
 from rankprune.engine.graph.target import REACH
 
-# Rows in registers, by output channels at once; by floats of a vector.
+# Maximum height (rows in registers) by floats per vector and by width (output channels at once).
 TALLEST = {8: {1: 14, 2: 6, 4: 3}, 16: {1: 16, 4: 12}}
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How one layer runs: the kernel's shape and blocks of input channels."""
+    """The kernel of a layer.
+
+    Attributes:
+        width: Output channels that are computed at once.
+        height: Rows that are computed at once.
+        block: Input channels per block; 0 for all.
+        dense: Multiply the zeros too.
+        lanes: Floats per vector: 8 is one row, 16 is two.
+    """
 
     width: int = 1
     height: int = 7
-    block: int = 0  # input channels of a block; 0: all
-    dense: bool = False  # multiply the zeros too
-    lanes: int = 8  # floats of a vector: one row, or two
+    block: int = 0
+    dense: bool = False
+    lanes: int = 8
 
     def __str__(self) -> str:
         wide = " wide" if self.lanes == 16 else ""
@@ -62,7 +70,15 @@ KernelPlan = ByLayout[dict[int, Choice]]  # the kernel of each layer, by the ind
 
 @dataclass(frozen=True)
 class Packed:
-    """The arrays of a kernel's list: for each (block, chunk of output channels) the taps' offsets and values."""
+    """The arrays of a layer: for each (block, chunk of output channels) the list of its taps with offsets and values.
+
+    Attributes:
+        values: Values of the taps, (taps, width).
+        offsets: Offset of each tap's input row from the list's base, in rows, (taps,).
+        starts: First tap of each list, (lists + 1,).
+        base: Lowest input row of each list, (lists,).
+        blocks: Number of blocks of input channels.
+    """
 
     values: np.ndarray
     offsets: np.ndarray
@@ -71,22 +87,39 @@ class Packed:
     blocks: int
 
     def splits(self, groups: int) -> np.ndarray:
-        """Bounds of `groups` runs of output chunks of nearly equal work."""
-        counts = np.diff(self.starts).reshape(self.blocks, -1)
+        """Split the output chunks into groups of nearly equal work.
+
+        Args:
+            groups: Number of groups.
+
+        Returns:
+            Bounds of the groups, (groups + 1,).
+        """
+        counts = np.diff(self.starts).reshape(self.blocks, -1)  # (blocks, chunks)
         return balance(counts.sum(0) + 2 * self.blocks, groups)
 
 
 def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int, widest: int) -> Choice:
-    """The nearest choice that is valid for a layer: untrusted numbers come out harmless.
+    """Return the nearest valid choice for a layer, so that choices from a file are harmless.
 
-    `widest`: floats of the widest vectors that its rows and the instruction set allow.
+    Args:
+        choice: The requested kernel.
+        outputs: Output channels.
+        groups: Groups of the convolution.
+        rows: Rows of a slab of the result.
+        channel_rows: Rows between two input channels.
+        channels: Input channels of a group.
+        widest: Floats of the widest vectors that the instruction set allows.
+
+    Returns:
+        A valid choice.
     """
     lanes = 16 if choice.lanes == 16 and widest == 16 and rows > 1 else 8
     tallest = TALLEST[lanes]
     width = choice.width if choice.width in tallest and (outputs // groups) % choice.width == 0 else 1
     height = max(1, min(choice.height, tallest[width], rows))
     if lanes == 16:
-        height = min(tallest[width], -(-height // 2) * 2)  # whole vectors
+        height = min(tallest[width], -(-height // 2) * 2)  # a vector holds two rows
     block = 0 if groups > 1 or choice.block < 1 or choice.block >= channels else choice.block
     if groups == 1 and (block or channels) * channel_rows > REACH:
         block = max(1, REACH // channel_rows)
@@ -94,7 +127,15 @@ def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int,
 
 
 def packing_bytes(weight: Weight, choice: Choice) -> int:
-    """At most so many bytes are in use while a list is made."""
+    """Return an upper bound of the memory that `pack` needs.
+
+    Args:
+        weight: The weight.
+        choice: Its kernel.
+
+    Returns:
+        Bytes.
+    """
     entries = weight.size if choice.dense else weight.nonzeros
     outputs, inputs = weight.shape[:2]
     lists = -(-inputs // (choice.block or inputs)) * (outputs // choice.width)
@@ -102,7 +143,21 @@ def packing_bytes(weight: Weight, choice: Choice) -> int:
 
 
 def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice) -> Packed:
-    """`taps`: offset in rows of each tap of the kernel's window; `channel_rows`: rows between input channels."""
+    """Pack a weight for its kernel.
+
+    Args:
+        weight: (outputs, inputs of a group, kh, kw) or (outputs, inputs).
+        taps: Offset of each tap of the window, in rows, (kh, kw).
+        channel_rows: Rows between two input channels.
+        groups: Groups of the convolution.
+        choice: The kernel.
+
+    Returns:
+        The arrays.
+
+    Raises:
+        Unsupported: The taps of one list are too far apart for 16-bit offsets.
+    """
     outputs, inputs = weight.shape[:2]
     window = taps.size
     if choice.dense:
@@ -111,7 +166,7 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
     else:
         found, values = weight.entries()
         position = found.astype(np.int64)
-    out, rest = np.divmod(position, inputs * window)
+    out, rest = np.divmod(position, inputs * window)  # (nonzeros,) each
     channel = rest // window
     rows = (channel + out // (outputs // groups) * inputs) * channel_rows + taps.reshape(-1)[rest % window]
     block = choice.block or inputs
@@ -123,9 +178,9 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
             order = np.argsort(lists, kind="stable")
             lists, rows, values = lists[order], rows[order], values[order]
     else:
-        # Channels of a chunk share a list: a tap is in it if any of them has it.
+        # The output channels of a chunk share a list, which has every tap that any of them has.
         _, first, inverse = np.unique(lists * (inputs * window) + rest, return_index=True, return_inverse=True)
-        shared = np.zeros((first.size, choice.width), np.float32)
+        shared = np.zeros((first.size, choice.width), np.float32)  # (taps, width)
         shared[inverse, out % choice.width] = values
         lists, rows, values = lists[first], rows[first], shared.reshape(-1)
     counts = np.bincount(lists, minlength=blocks * chunks)
@@ -142,7 +197,7 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
 
 
 class Packs:
-    """Lists made so far: programs that differ only in how they share the work out use the same."""
+    """Packed weights so far, shared by programs that differ only in how they distribute the work."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Packed] = {}
@@ -150,6 +205,19 @@ class Packs:
     def get(
         self, node: int, weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
     ) -> Packed:
+        """Return a packed weight, packed when first needed.
+
+        Args:
+            node: Index of the layer's node.
+            weight: The weight.
+            taps: Offset of each tap, in rows.
+            channel_rows: Rows between two input channels.
+            groups: Groups of the convolution.
+            choice: The kernel.
+
+        Returns:
+            The arrays.
+        """
         key = (node, taps.tobytes(), channel_rows, choice.width, choice.block, choice.dense)
         if key not in self._made:
             self._made[key] = pack(weight, taps, channel_rows, groups, choice)
@@ -157,7 +225,16 @@ class Packs:
 
 
 class PackedWeight(Weight):
-    """A layer's weight as its kernel's list only: nothing is kept twice."""
+    """A weight that is stored only as its kernel's arrays, so that it is not in memory twice.
+
+    Args:
+        weight: The original weight.
+        packed: The arrays.
+        taps: Offset of each tap, in rows.
+        channel_rows: Rows between two input channels.
+        groups: Groups of the convolution.
+        choice: The kernel.
+    """
 
     def __init__(
         self, weight: Weight, packed: Packed, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
@@ -168,19 +245,21 @@ class PackedWeight(Weight):
 
     @property
     def nonzeros(self) -> int:
+        """Number of nonzeros."""
         return self._count
 
     def sound(self) -> bool:
-        return True  # its list was made from a weight that is
+        """Always true, because it was made from a valid weight."""
+        return True
 
     def entries(self) -> tuple[np.ndarray, np.ndarray]:
-        """Channel and tap follow from a row's offset, since no two taps share one."""
+        """Reconstruct positions and values of the nonzeros. A tap's offset is unique, so it gives channel and tap."""
         p, width = self._packed, self._width
         outputs, inputs = self.shape[:2]
         lists = np.repeat(np.arange(p.base.size), np.diff(p.starts))
-        rows = p.offsets.astype(np.int64) + p.base[lists]
-        out = (lists % (outputs // width))[:, None] * width + np.arange(width)
-        # A tap may lie beyond its channel (eight images: in the next line), so taps are tried one by one.
+        rows = p.offsets.astype(np.int64) + p.base[lists]  # (taps,)
+        out = (lists % (outputs // width))[:, None] * width + np.arange(width)  # (taps, width)
+        # A tap may reach beyond its channel (with eight images, into the next image row), so each tap is tried.
         order = np.argsort(self._taps, kind="stable")
         position = np.empty(out.shape, np.int64)
         first = out[:, 0] // (outputs // self._groups) * inputs
@@ -197,17 +276,27 @@ class PackedWeight(Weight):
         return flat[order].astype(np.int32), values[order]
 
     def plain(self) -> Weight:
+        """Return an ordinary weight with the same values."""
         position, values = self.entries()
         if 2 * position.size > self.size:
             return Weight(self.shape, self.dense().reshape(-1), None)
         return Weight(self.shape, values, position)
 
     def arrays(self) -> list[np.ndarray]:
-        return []  # the program holds them
+        """Return no arrays, because the program holds them."""
+        return []
 
 
 def balance(work: np.ndarray, groups: int) -> np.ndarray:
-    """Bounds of `groups` runs of nearly equal work."""
+    """Split items into groups of nearly equal work.
+
+    Args:
+        work: Work of each item.
+        groups: Number of groups.
+
+    Returns:
+        Bounds of the groups, (groups + 1,).
+    """
     total = np.cumsum(work)
     inner = np.searchsorted(total, total[-1] * np.arange(1, groups) / groups, side="left") + 1
     return np.concatenate([[0], np.minimum(inner, work.size), [work.size]]).astype(np.int64)

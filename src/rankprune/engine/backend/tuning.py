@@ -1,4 +1,4 @@
-"""Measures which kernel shape is fastest for each layer, and remembers it."""
+"""Measures which kernel is fastest for each layer, and caches the results."""
 
 from __future__ import annotations
 
@@ -19,27 +19,43 @@ from .native import VERSION, cache_folder, lanes
 from .packing import Choice
 from .shape_choice import candidates
 
-ROUNDS = 3  # in which every candidate is run once
-TRIES = 6  # of the best of them, each of a few repeats; the least time counts: noise only ever adds
-MARGIN = 0.95  # a sparse kernel must take at most this share of the dense one's time
+ROUNDS = 3  # each candidate is timed once per round
+TRIES = 6  # timings of the finalists, each of a few repeats; the minimum counts, because noise only adds
+MARGIN = 0.95  # a sparse kernel must take at most this fraction of the dense kernel's time
 FINALISTS = 4
-TURN = 2e-3  # seconds of a try: a layer over eight images is long enough to be timed once
+TURN = 2e-3  # target seconds of a timing; a layer of eight images is usually long enough for a single repeat
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was chosen for a layer, and why."""
+    """The kernel of a layer, and why it was chosen.
+
+    Attributes:
+        choice: The kernel.
+        seconds: Its latency.
+        dense_seconds: Latency of the best dense kernel; None if none was tried.
+        why: The reason, for reports.
+    """
 
     choice: Choice
     seconds: float
-    dense_seconds: float | None  # of the best dense kernel, where one was tried
+    dense_seconds: float | None
     why: str
 
 
 def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | None = None) -> dict[int, Decision]:
-    """Decide for every layer with a weight; layers seen before on this machine come from the cache.
+    """Choose a kernel for every layer that has several; layers that were measured before come from the cache.
 
-    Measured with one thread, so that the result of a network is the same number for number with any count of them.
+    Layers are measured with one thread, so that a network's results do not depend on the number of threads.
+
+    Args:
+        graph: The network.
+        eight: Eight images at once, or one.
+        variant: The instruction set.
+        say: Called with the progress.
+
+    Returns:
+        The decisions, by the index of the node.
     """
     cache = _Cache(variant)
     decided: dict[int, Decision] = {}
@@ -53,7 +69,7 @@ def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | N
             try:
                 found = _measure(_alone(graph, node), eight, variant)
             except Unsupported:
-                continue  # the whole graph cannot be lowered this way either, and says so there
+                continue  # lowering the whole graph raises the same error, and reports it
             cache.put(key, found)
         decided[index] = found
     cache.save()
@@ -66,7 +82,16 @@ def _has_choices(graph: Graph, node: Node, eight: bool) -> bool:
 
 
 def layer_key(graph: Graph, node: Node, eight: bool) -> str:
-    """Shapes and density of a layer, which its time depends on: layers that are alike are measured once."""
+    """Return the cache key of a layer: its shapes and density, on which its latency depends.
+
+    Args:
+        graph: The network.
+        node: The layer.
+        eight: Eight images at once, or one.
+
+    Returns:
+        24 hexadecimal digits.
+    """
     weight = node.kernel
     shapes = [graph.shapes[v] for v in (*node.inputs, node.output)]
     attrs = {k: v for k, v in node.attrs.items() if k != "name"}
@@ -76,7 +101,7 @@ def layer_key(graph: Graph, node: Node, eight: bool) -> str:
 
 
 def _alone(graph: Graph, node: Node) -> Graph:
-    """A graph of this layer only; its input passes an addition, so that it lies in the engine's own layout."""
+    """A graph of this layer only, after an identity activation that brings its input into the engine's layout."""
     alone = Graph()
     inputs = [alone.value(graph.shapes[v]) for v in node.inputs]
     alone.inputs = list(inputs)
@@ -121,26 +146,27 @@ def _measure(graph: Graph, eight: bool, variant: str) -> Decision:
     dense = next((t for t in ranked if t.choice.dense), None)
     if dense is not None and dense not in final:
         final.append(dense)
-    for _ in range(TRIES):  # in turn, so that a slow spell of the machine falls on all alike
+    for _ in range(TRIES):  # interleaved, so that a slow phase of the machine affects all candidates
         for trial in final:
             trial.time(max(1, min(4, round(TURN / trial.least))))
     sparse = min((t for t in final if not t.choice.dense), key=lambda t: t.least, default=None)
     if dense is None:
         assert sparse is not None
-        return Decision(sparse.choice, sparse.least, None, "so few weights that dense was not tried")
+        return Decision(sparse.choice, sparse.least, None, "too sparse to try dense kernels")
     if sparse is None or sparse.least > MARGIN * dense.least:
         return Decision(dense.choice, dense.least, dense.least, "sparse is not 5 % faster")
     return Decision(sparse.choice, sparse.least, dense.least, f"{dense.least / sparse.least:.2f} x faster than dense")
 
 
 def _rows(out: tuple[int, ...], eight: bool) -> int:
-    """Rows of a slab of a result."""
+    """Rows of a slab of the result."""
     if eight:
         return out[2] if len(out) == 3 else 1
     return out[1] if len(out) == 3 else -(-out[0] // 8)
 
 
 def cpu_model() -> str:
+    """Return the CPU's model, as part of the cache's key."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -152,14 +178,14 @@ def cpu_model() -> str:
 
 
 def _choice(entry: dict[str, int]) -> Choice:
-    """Numbers only; which of them a kernel can do is looked at when it is made."""
+    """A choice from a cache file. `fit` makes it valid for its layer."""
     if any(not isinstance(number, int) for number in entry.values()):
-        raise TypeError("a choice that is not of numbers")
+        raise TypeError("a choice with values that are not integers")
     return Choice(**entry)  # type: ignore[arg-type]
 
 
 class _Cache:
-    """Decisions of earlier runs, one file for each CPU model, instruction set and kernel version."""
+    """Decisions of earlier processes, one file per CPU model, instruction set and kernel version."""
 
     def __init__(self, variant: str) -> None:
         name = hashlib.sha256(f"{cpu_model()}|{variant}|{VERSION}".encode()).hexdigest()[:16]
@@ -175,7 +201,7 @@ class _Cache:
                 for key, e in raw.items()
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return {}  # absent or damaged: measured anew
+            return {}  # missing or damaged, so that layers are measured again
 
     def get(self, key: str) -> Decision | None:
         return self.entries.get(key)
