@@ -1,4 +1,4 @@
-"""Compiles the kernels with the system's C++17 compiler. Standard library only: the package's build runs this file."""
+"""Compiles the kernels with the system's C++17 compiler. Standard library only, because the package's build runs it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ class NoCompiler(RuntimeError):
 
 
 def compiler() -> list[str]:
-    """The command of the compiler: $CXX, or the first of the usual names."""
+    """Return the compiler's command: $CXX, or the first of the usual names.
+
+    Raises:
+        NoCompiler: There is none.
+    """
     if chosen := os.environ.get("CXX"):
         return shlex.split(chosen)
     for name in ("g++", "clang++", "c++"):
@@ -48,13 +52,20 @@ def compiler() -> list[str]:
 
 
 def variants(machine: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Instruction sets of a kind of machine, with the compiler's flags."""
+    """Return the instruction sets of a machine, with the compiler's flags.
+
+    Args:
+        machine: As `platform.machine` names it; by default this one.
+
+    Returns:
+        Flags by instruction set.
+    """
     machine = (machine or platform.machine()).lower()
     return _X86 if machine in ("x86_64", "amd64") else _ARM if machine in ("aarch64", "arm64") else _OTHER
 
 
 def digest() -> str:
-    """Of sources and flags: a library built from others is not used."""
+    """Return a digest of sources and flags; a library that was built from others is not used."""
     found = hashlib.sha256(repr((COMMON, FILES, variants())).encode())
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".h", ".cpp"):
@@ -65,7 +76,20 @@ def digest() -> str:
 def objects(
     folder: Path, command: list[str], flags: tuple[str, ...] = ("-O3",), machine: str | None = None
 ) -> list[Path]:
-    """Compile every source, each in a process of its own."""
+    """Compile every source, in parallel.
+
+    Args:
+        folder: Folder for the object files.
+        command: The compiler's command.
+        flags: Further flags.
+        machine: As `platform.machine` names it; by default this one.
+
+    Returns:
+        The object files.
+
+    Raises:
+        NoCompiler: The compiler fails.
+    """
     jobs: list[tuple[str, Path, tuple[str, ...]]] = [(name, SOURCES / f"{name}.cpp", ()) for name in FILES]
     jobs += [(f"variant_{v}", SOURCES / "variant.cpp", (f"-DRP_VARIANT={v}", *f)) for v, f in variants(machine).items()]
 
@@ -80,7 +104,17 @@ def objects(
 
 
 def build(folder: Path) -> Path:
-    """Compile and link the library into a folder, under a name that holds the digest of its content."""
+    """Compile and link the library, under a name that contains the digest of its content.
+
+    Args:
+        folder: Folder to write into.
+
+    Returns:
+        The library.
+
+    Raises:
+        NoCompiler: There is no compiler, or it fails.
+    """
     command = compiler()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=_UNDER_WAY, dir=folder) as place:
@@ -93,7 +127,14 @@ def build(folder: Path) -> Path:
 
 
 def find(folder: Path) -> Path | None:
-    """The library of these sources in a folder, if it is as it was built: loading a damaged one kills the process."""
+    """Find the intact library of these sources in a folder; loading a damaged one would crash the process.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The library, or None.
+    """
     for path in sorted(folder.glob(f"{digest()}-*-{NAME}")):
         with contextlib.suppress(OSError):
             if path.name == f"{digest()}-{_content(path)}-{NAME}":
@@ -102,9 +143,18 @@ def find(folder: Path) -> Path | None:
 
 
 def find_or_build(folder: Path) -> Path:
-    """The library in a cache folder, built where it is absent or damaged.
+    """Find the library in a cache folder, and build it if it is missing or damaged.
 
-    Where the folder cannot be written, the library is built in a temporary one that goes with the process.
+    If the folder cannot be written, the library is built in a temporary folder that is deleted with the process.
+
+    Args:
+        folder: The cache folder.
+
+    Returns:
+        The library.
+
+    Raises:
+        NoCompiler: There is no compiler, or it fails.
     """
     if found := find(folder):
         return found
@@ -145,7 +195,7 @@ def warn_unwritable(folder: Path, error: OSError) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[bool]:
-    """One builder at a time. False where the system or the file system has no locks: then all may build."""
+    """Let one process build at a time. Yields False if there are no file locks, in which case all may build."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as file:
         try:
@@ -159,7 +209,7 @@ def _alone(folder: Path) -> Iterator[bool]:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What killed builds left, and damaged libraries of these sources. Only for whoever holds the lock."""
+    """Remove files of killed builds, and damaged libraries of these sources. Call it only while holding the lock."""
     for path in folder.glob(f"{_UNDER_WAY}*"):
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(f"{digest()}-*{NAME}"):

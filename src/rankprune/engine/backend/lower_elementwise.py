@@ -1,4 +1,4 @@
-"""Sums, products and the like of two values or of a value and a constant, and activations."""
+"""Lowers activations, and sums, products and the like of two values or of a value and a constant."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from .native import LANES, OPERATIONS, Active, Params, View, fields, kernel_cons
 
 
 class Binary(Params):
+    """Parameters of the elementwise kernel."""
+
     _fields_ = fields(
         "View a, b, out; int64_t b_row, slabs, channels, rows, operation; Active activation; Floats constant;"
         "int64_t unary"
@@ -21,7 +23,13 @@ class Binary(Params):
 
 
 def binary(state: Lowering, node: Node) -> None:
-    """`broadcast` is the shape of the second operand, 1 along the axes where it is repeated; absent: the first's."""
+    """Lower an elementwise operation.
+
+    Args:
+        state: The state of the lowering.
+        node: The node. Its attribute `broadcast` is the shape of the second operand, 1 along the axes where it is
+            repeated; without it both operands have the same shape.
+    """
     a_layout, a = state.input(node.inputs[0])
     shape = state.graph.shapes[node.output]
     uses, b, constant, strides = [a], None, None, View(0, 0, 0)
@@ -57,7 +65,7 @@ def binary(state: Lowering, node: Node) -> None:
 
 
 def _rows(out: Layout, shape: Shape, array: np.ndarray) -> np.ndarray:
-    """`array`, which broadcasts to `shape`, as rows [slab][channel][row][8] of a result; 1 where it is repeated."""
+    """An array that broadcasts to `shape`, as rows [slab][channel][row][8] of a result, of size 1 where it repeats."""
     if len(shape) > 3:
         array = np.broadcast_to(array, shape).reshape(-1)
         shape = array.shape
@@ -75,7 +83,7 @@ def _rows(out: Layout, shape: Shape, array: np.ndarray) -> np.ndarray:
 
 
 def _in_lanes(array: np.ndarray) -> np.ndarray:
-    """The last axis in rows of 8, repeated there if it has one number only."""
+    """The last axis in rows of 8, (..., rows, 8); a single number is repeated."""
     size = array.shape[-1]
     if size == 1:
         return np.repeat(array[..., None], LANES, -1)
@@ -85,7 +93,7 @@ def _in_lanes(array: np.ndarray) -> np.ndarray:
 
 
 def _row_strides(shape: Shape) -> tuple[View, int]:
-    """Strides of rows [slab][channel][row][8] that follow one another: 0 along an axis of size 1."""
+    """Strides of contiguous rows [slab][channel][row][8]: 0 along an axis of size 1."""
     slabs, channels, rows, _ = shape
     return (
         View(0, channels * rows * LANES if slabs > 1 else 0, rows * LANES if channels > 1 else 0),
@@ -96,7 +104,7 @@ def _row_strides(shape: Shape) -> tuple[View, int]:
 def _spread(
     state: Lowering, layout: Layout, source: Buffer, out: Layout, shape: Shape, small: Shape
 ) -> tuple[Buffer, View, int]:
-    """A smaller operand brought into rows as the kernel walks them."""
+    """Copy a smaller operand into rows in the kernel's order."""
     places = state.table(layout).reshape(small)
     index = _rows(out, shape, places)
     target = state.buffer(index.size)
@@ -105,7 +113,7 @@ def _spread(
 
 
 def _image_strides(state: Lowering, layout: Layout, shape: Shape, small: Shape) -> tuple[View, int]:
-    """Eight images: lanes never meet, so that a smaller operand is read where it lies."""
+    """Strides of a smaller operand of eight images, which is read in place because lanes are never mixed."""
     places = state.table(layout).reshape(small)
     if len(shape) != 3:
         raise Unsupported("a broadcast of vectors or tokens needs one image at a time")

@@ -1,4 +1,4 @@
-"""Gathers and concatenations, as moves of numbers."""
+"""Lowers gathers and concatenations to moves of numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from .move import FLOATS, ROWS, move
 
 
 def gather(state: Lowering, node: Node) -> None:
-    """Any reordering; numbers below 0 of the index are those of the constant, from -1 on downwards."""
+    """Lower a gather: any reordering of numbers, some of which may come from a constant.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+    """
     layout, source = state.input(node.inputs[0])
     out, target = state.output(node.output)
     to, places = state.table(out), state.table(layout)
@@ -29,7 +34,15 @@ def gather(state: Lowering, node: Node) -> None:
 
 
 def indices(node: Node, size: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """The index of a gather's result into its input and into its constant; -1 where it is of the other."""
+    """Return the indices of a gather.
+
+    Args:
+        node: The gather.
+        size: Numbers of its result.
+
+    Returns:
+        The index into the input and into the constant; -1 where a number comes from the other. None without a constant.
+    """
     if "index" in node.arrays:
         index = node.arrays["index"].reshape(-1).astype(np.int64)
         fixed = -1 - index if "constant" in node.arrays else None
@@ -41,6 +54,12 @@ def indices(node: Node, size: int) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 def concat(state: Lowering, node: Node) -> None:
+    """Lower a concatenation.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+    """
     out, target = state.output(node.output)
     shape = state.graph.shapes[node.output]
     places = state.table(out).reshape(shape)

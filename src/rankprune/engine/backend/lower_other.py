@@ -1,4 +1,4 @@
-"""The operators without a window."""
+"""Lowers linear layers, LayerNorm and means."""
 
 from __future__ import annotations
 
@@ -10,24 +10,36 @@ from . import lower_window
 from .lower_state import Lowering
 from .native import LANES, Active, Params, View, fields, kernel_constant
 
-DENSE_FROM = 0.3  # a vector's product is dense from this density on
+DENSE_FROM = 0.3  # linear layers of a single vector run dense from this density on
 
 
 class Linear(Params):
+    """Parameters of the kernel for a linear layer of one vector."""
+
     _fields_ = fields(
         "int64_t at, out, res, inputs, outputs; Active activation; Floats values, bias; Shorts columns; Longs starts"
     )
 
 
 class Norm(Params):
+    """Parameters of the LayerNorm kernel."""
+
     _fields_ = fields("View in, out; int64_t slabs, channels, rows; Floats weight, bias; double eps")
 
 
 class Mean(Params):
+    """Parameters of the kernel for means."""
+
     _fields_ = fields("View in; int64_t at, out_chan, slabs, channels, rows, width, images")
 
 
 def linear(state: Lowering, node: Node) -> None:
+    """Lower a linear layer; of tokens or eight images it is a 1x1 convolution.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+    """
     if state.eight or len(state.graph.shapes[node.inputs[0]]) == 2:
         lower_window.linear(state, node)
         return
@@ -62,7 +74,15 @@ def linear(state: Lowering, node: Node) -> None:
 
 
 def layernorm(state: Lowering, node: Node) -> None:
-    """Over the channels of tokens or of an image."""
+    """Lower a LayerNorm over the channels of tokens or of an image.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+
+    Raises:
+        Unsupported: The value is tokens and the layout is for eight images.
+    """
     layout, source = state.input(node.inputs[0])
     if len(layout.shape) == 2 and state.eight:
         raise Unsupported("LayerNorm of tokens needs one image at a time")
@@ -78,13 +98,21 @@ def layernorm(state: Lowering, node: Node) -> None:
 
 
 def mean(state: Lowering, node: Node) -> None:
-    """Of all pixels of each channel, or of all tokens."""
+    """Lower a mean over all pixels of each channel, or over all tokens.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+
+    Raises:
+        Unsupported: The value is tokens and the layout is for eight images.
+    """
     layout, source = state.input(node.inputs[0])
     shape = state.graph.shapes[node.inputs[0]]
     if len(shape) == 2 and state.eight:
         raise Unsupported("a mean of tokens needs one image at a time")
     _, target = state.output(node.output)
-    if len(shape) == 2:  # rows of 8 tokens are columns of one block after another
+    if len(shape) == 2:  # each row of 8 tokens is treated as a block of 8 columns
         slabs, slab, rows, width = layout.rows, LANES, 1, shape[0]
     else:
         slabs, slab, rows, width = layout.slabs, layout.slab, layout.rows, shape[2]

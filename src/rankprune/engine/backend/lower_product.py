@@ -1,4 +1,4 @@
-"""Products of two computed matrices, softmax, and attention."""
+"""Lowers products of two computed matrices, softmax, and attention."""
 
 from __future__ import annotations
 
@@ -15,18 +15,26 @@ from .native import LANES, Params, fields, kernel_constant
 
 
 class Operand(Params):
+    """A matrix operand: offset, and strides along groups, heads, rows and depth."""
+
     _fields_ = fields("int64_t at, group, head, row, depth")
 
 
 class Product(Params):
+    """Parameters of the product kernel."""
+
     _fields_ = fields("Operand a, b, out; int64_t groups, heads, rows, columns, depth; double scale")
 
 
 class Softmax(Params):
+    """Parameters of the softmax kernel."""
+
     _fields_ = fields("View in, out; int64_t channels, rows, groups, flat, safe")
 
 
 class Attention(Params):
+    """Parameters of the attention kernel."""
+
     _fields_ = fields(
         "Operand q, k, v, out; Operand bias; int64_t groups, heads, dim, value_dim, tokens, keys;"
         "int64_t scale_group, scale_head, safe; Floats scale, constant"
@@ -34,14 +42,35 @@ class Attention(Params):
 
 
 def place(layout: Layout, at: int, spec: Sequence[int]) -> Operand:
-    """An operand of tokens [T, C]: `spec` has its first token and channel, and the steps of both along each axis."""
+    """Describe an operand that is a view of tokens [T, C].
+
+    Args:
+        layout: Layout of the tokens.
+        at: Offset of their buffer.
+        spec: First token and channel, then the steps in tokens and channels along each of the four axes.
+
+    Returns:
+        Offset and strides.
+    """
     token, channel, *steps = spec
     strides = [t + c * layout.channel for t, c in zip(steps[::2], steps[1::2])]
     return Operand(at + layout.origin + token + channel * layout.channel, *strides)
 
 
 def result(layout: Layout, at: int, heads: int, rows: int, columns: int, stacked: int) -> Operand:
-    """The result of each group and head: groups follow one another in the tokens (`stacked`) or in the channels."""
+    """Describe the result [tokens, channels] of all groups and heads.
+
+    Args:
+        layout: Layout of the result.
+        at: Offset of its buffer.
+        heads: Number of heads.
+        rows: Rows of one product.
+        columns: Columns of one product.
+        stacked: Groups are stacked along the tokens; otherwise along the channels.
+
+    Returns:
+        Offset and strides.
+    """
     group = rows if stacked else heads * columns * layout.channel
     return Operand(at + layout.origin, group, columns * layout.channel, 1, layout.channel)
 
@@ -52,6 +81,15 @@ def _single(state: Lowering, what: str) -> None:
 
 
 def product(state: Lowering, node: Node) -> None:
+    """Lower a product of two computed matrices.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+
+    Raises:
+        Unsupported: The layout is for eight images.
+    """
     _single(state, "a product of two computed matrices")
     (al, a), (bl, b) = (state.input(value) for value in node.inputs)
     out, target = state.output(node.output)
@@ -69,7 +107,15 @@ def product(state: Lowering, node: Node) -> None:
 
 
 def softmax(state: Lowering, node: Node) -> None:
-    """Over the channels of each group, or over a vector."""
+    """Lower a softmax over the channels of each group, or over a vector.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+
+    Raises:
+        Unsupported: The value is neither tokens nor a vector.
+    """
     layout, source = state.input(node.inputs[0])
     shape = state.graph.shapes[node.output]
     groups = node.attrs.get("groups", 1)
@@ -87,6 +133,15 @@ def softmax(state: Lowering, node: Node) -> None:
 
 
 def attention(state: Lowering, node: Node) -> None:
+    """Lower softmax(scale · q kᵀ + bias) v.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+
+    Raises:
+        Unsupported: The layout is for eight images.
+    """
     _single(state, "attention")
     (ql, q), (kl, k), (vl, v) = (state.input(value) for value in node.inputs[:3])
     out, target = state.output(node.output)

@@ -1,4 +1,4 @@
-"""State while a graph is lowered: the kernel calls so far, and where each value lies."""
+"""State while a graph is lowered: the kernel calls so far, and where each value is stored."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ from .window_layout import among_planes, frame
 
 
 class Border(Params):
+    """Parameters of the kernel that zeroes the frame of a value."""
+
     _fields_ = fields("int64_t at, slabs, channels, rows, top, bottom, left, right")
 
 
 @dataclass(frozen=True)
 class Call:
-    """One kernel call, complete but for the places of its buffers."""
+    """A kernel call that is complete except for the offsets of its buffers, which are not known until all calls are.
+
+    Attributes:
+        params: Returns the parameters, once the buffers have their offsets.
+        tasks: Number of parallel tasks.
+        arrays: Constants that the parameters point to.
+    """
 
     params: Callable[[], Params]
     tasks: int
@@ -34,22 +42,43 @@ class Call:
 
 @dataclass
 class Lowering:
-    """State while a graph is lowered. `images`: eight images at once, a lane each."""
+    """State while a graph is lowered.
+
+    Attributes:
+        graph: The network.
+        eight: Eight images at once, one per lane.
+        threads: Number of threads.
+        lanes: Floats of the widest vectors.
+        choices: The kernel of each layer, by the index of its node.
+        packs: Packed weights to share with other programs.
+        meter: Counts memory and work against the limits.
+        calls: The kernel calls so far.
+        of_node: Index of the node of each call; -1 for inputs and outputs.
+        buffers: All buffers of the arena.
+        layouts: Layout of each value.
+        places: Buffer of each value.
+        plain: Graph inputs that are still in their own order [channel][y][x].
+        in_planes: Values that were written where the convolution that reads them needs them.
+        scratch: Floats of scratch memory per thread.
+        node: Index of the node that is being lowered.
+        used: The kernel of each layer, as it was made valid.
+        packed: The packed weight of each layer.
+    """
 
     graph: Graph
     eight: bool
     threads: int
-    lanes: int  # of the widest vectors
-    choices: dict[int, Choice]  # by the node's index
+    lanes: int
+    choices: dict[int, Choice]
     packs: Packs
     meter: Meter
     calls: list[Call] = field(default_factory=list)
-    of_node: list[int] = field(default_factory=list)  # node index of each call; -1: input or output
+    of_node: list[int] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     layouts: dict[int, Layout] = field(default_factory=dict)
     places: dict[int, Buffer] = field(default_factory=dict)
-    plain: set[int] = field(default_factory=set)  # graph inputs that still lie as they came: [channel][y][x]
-    in_planes: set[int] = field(default_factory=set)  # values made where the convolution that reads them wants them
+    plain: set[int] = field(default_factory=set)
+    in_planes: set[int] = field(default_factory=set)
     scratch: int = 0
     node: int = -1
     used: dict[int, Choice] = field(default_factory=dict)
@@ -59,6 +88,14 @@ class Lowering:
         self.users = self.graph.users()
 
     def buffer(self, size: int) -> Buffer:
+        """Reserve memory from the current call on.
+
+        Args:
+            size: Floats.
+
+        Returns:
+            A buffer whose offset is not known yet.
+        """
         step = len(self.calls)
         self.meter.need(4 * size)
         made = Buffer(size + LANES, step, step)
@@ -69,7 +106,15 @@ class Lowering:
         self, params: Callable[[], Params], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = (),
         work: int | None = None,
     ) -> None:  # fmt: skip
-        """`work`: multiply-adds, or numbers moved; unless said, each number of the buffers is used once."""
+        """Append a kernel call.
+
+        Args:
+            params: Returns the parameters, once the buffers have their offsets.
+            tasks: Number of parallel tasks.
+            uses: Buffers that it reads or writes.
+            arrays: Constants that the parameters point to.
+            work: Multiply-adds, or numbers moved; by default each number of the buffers counts once.
+        """
         self.meter.spend(sum(buffer.size for buffer in uses) if work is None else work)
         self.meter.keep(sum(array.nbytes for array in arrays))
         step = len(self.calls)
@@ -79,7 +124,15 @@ class Lowering:
         self.of_node.append(self.node)
 
     def output(self, value: int, layout: Layout | None = None) -> tuple[Layout, Buffer]:
-        """A place for a node's result, framed as its users need it."""
+        """Reserve memory for a node's result, with the frame that its users need.
+
+        Args:
+            value: The result.
+            layout: Its layout; by default the usual one.
+
+        Returns:
+            Layout and buffer.
+        """
         if value in self.places:
             return self.layouts[value], self.places[value]
         layout = self.layout_of(value, layout)
@@ -89,7 +142,7 @@ class Lowering:
         return layout, self.places[value]
 
     def _border(self, value: int) -> None:
-        """Zero the frame of a value, since its place was another's before."""
+        """Zero the frame of a value, because its memory may have been used by another value."""
         top, bottom, left, right = frame(self.graph, self.users, value)
         if not top + bottom + left + right:
             return
@@ -98,14 +151,29 @@ class Lowering:
         self.call(lambda: Border(target.at, slabs, layout.channels, rows, top, bottom, left, right), slabs, [target])
 
     def layout_of(self, value: int, layout: Layout | None) -> Layout:
-        """The layout given, or the usual one of a value."""
+        """Return the layout given, or the usual one of a value.
+
+        Args:
+            value: The value.
+            layout: A layout, or None.
+
+        Returns:
+            The layout.
+        """
         if layout is not None:
             return layout
         shape = self.graph.shapes[value]
         return eight_images(shape, frame(self.graph, self.users, value)) if self.eight else one_image(shape)
 
     def home(self, node: Node) -> Layout | None:
-        """A layout of this node's result that spares its user a copy."""
+        """Return a layout of a node's result that saves its user a copy.
+
+        Args:
+            node: The node.
+
+        Returns:
+            The layout, or None if there is no such layout.
+        """
         value = node.output
         if len(self.graph.shapes[value]) != 3:
             return None
@@ -115,7 +183,14 @@ class Lowering:
         return found
 
     def input(self, value: int) -> tuple[Layout, Buffer]:
-        """Layout and place of a value; a graph input is brought into the engine's layout when first asked for."""
+        """Return where a value is stored. A graph input is converted to the engine's layout when it is first needed.
+
+        Args:
+            value: The value.
+
+        Returns:
+            Layout and buffer.
+        """
         if value in self.plain:
             self.plain.discard(value)
             source = self.places.pop(value)
@@ -127,7 +202,17 @@ class Lowering:
         return self.layouts[value], self.places[value]
 
     def table(self, layout: Layout) -> np.ndarray:
-        """Where each number of a value lies, as 32-bit indices for a gather."""
+        """Return the offset of each number of a value as 32-bit indices.
+
+        Args:
+            layout: The value's layout.
+
+        Returns:
+            int32, (numbers,).
+
+        Raises:
+            Unsupported: The value is too large for 32-bit indices.
+        """
         if layout.size >= 1 << 31:
             raise Unsupported(f"a value that takes {layout.size} floats is too large for 32-bit indices")
         self.meter.need(24 * math.prod(layout.shape))

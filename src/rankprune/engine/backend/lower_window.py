@@ -1,4 +1,4 @@
-"""Convolutions, linear layers over tokens, and pooling: everything that slides a window."""
+"""Lowers convolutions, linear layers over tokens, and pooling."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from .window_layout import plane_stride, planes_of
 
 
 class Conv(Params):
+    """Parameters of the convolution kernel."""
+
     _fields_ = fields(
         "View in, out, res; int64_t step; int64_t slabs, rows, channels; Active activation;"
         "int64_t width, height, lanes; int64_t groups, blocks; int64_t by_group;"
@@ -27,6 +29,8 @@ class Conv(Params):
 
 
 class Planes(Params):
+    """Parameters of the kernel that copies an image into planes."""
+
     _fields_ = fields(
         "View in; int64_t plain, channels, height, width, at, slab, chan, slabs, rows, taps, phases;"
         "int64_t stride_x, stride_y; Longs x_first, y_first; int64_t skip; double fill"
@@ -34,10 +38,14 @@ class Planes(Params):
 
 
 class Pool(Params):
+    """Parameters of the pooling kernel for one image."""
+
     _fields_ = fields("Planes planes; View out; int64_t rows, count, average; Longs offsets; Floats scale")
 
 
 class Window(Params):
+    """Parameters of the pooling kernel for eight images."""
+
     _fields_ = fields(
         "View in, out; int64_t channels, height, width, out_height, out_width, kernel_y, kernel_x, stride_y, stride_x,"
         "pad_y, pad_x, dilation_y, dilation_x, average, count_pad"
@@ -45,6 +53,17 @@ class Window(Params):
 
 
 def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> tuple[Callable[[int], Planes], Buffer]:
+    """Prepare the copy of a node's input into planes.
+
+    Args:
+        state: The state of the lowering.
+        node: A convolution or pooling.
+        made: The planes that its taps read.
+        fill: Value of the padding.
+
+    Returns:
+        A function from the planes' offset to the parameters, and the input's buffer.
+    """
     value = node.inputs[0]
     channels, height, width = state.graph.shapes[value]
     plain = value in state.plain
@@ -65,6 +84,12 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
 
 
 def conv(state: Lowering, node: Node) -> None:
+    """Lower a convolution.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+    """
     value = node.inputs[0]
     kernel, stride, pad, dilation = (
         list(node.kernel.shape[2:]),
@@ -97,7 +122,15 @@ def conv(state: Lowering, node: Node) -> None:
 
 
 def linear(state: Lowering, node: Node) -> None:
-    """Over tokens, or over lanes of images."""
+    """Lower a linear layer over tokens, or over eight images.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+
+    Raises:
+        Unsupported: The value is tokens and the layout is for eight images.
+    """
     layout, source = state.input(node.inputs[0])
     if len(layout.shape) != (1 if state.eight else 2):
         raise Unsupported("a linear layer over tokens needs one image at a time")
@@ -125,7 +158,7 @@ def _multiply(
     packed = state.packs.get(state.node, weight, taps, channel_rows, groups, choice)
     parts = -(-out.rows // choice.height)
     shares = split(out.slabs * parts, state.threads, outputs // choice.width)
-    by_group = out.slabs < state.threads  # a thread keeps to its columns, or to its channels where those are too few
+    by_group = out.slabs < state.threads  # threads divide the columns, or the channels if there are too few columns
     splits = packed.splits(shares)
     state.used[state.node] = choice
     state.packed[state.node] = PackedWeight(weight, packed, taps, channel_rows, groups, choice)
@@ -154,7 +187,14 @@ def _multiply(
 
 
 def in_place(state: Lowering, node: Node, value: int, home: Layout | None) -> None:
-    """Write the result over the value added to it where nothing else reads that: half the memory stays near."""
+    """Let the result overwrite the value that is added to it, if nothing else reads that value, to save memory.
+
+    Args:
+        state: The state of the lowering.
+        node: A layer with a residual.
+        value: The residual.
+        home: Layout of the result, or None for the usual one.
+    """
     if value == node.inputs[0] or value in state.graph.outputs or state.users[value][-1] is not node:
         return
     layout, buffer = state.input(value)
@@ -163,6 +203,12 @@ def in_place(state: Lowering, node: Node, value: int, home: Layout | None) -> No
 
 
 def pool(state: Lowering, node: Node) -> None:
+    """Lower max or average pooling.
+
+    Args:
+        state: The state of the lowering.
+        node: The node.
+    """
     a = node.attrs
     kernel, stride, pad, dilation = (a[k] for k in ("kernel", "stride", "padding", "dilation"))
     channels, height, width = state.graph.shapes[node.inputs[0]]
@@ -210,7 +256,7 @@ def pool(state: Lowering, node: Node) -> None:
 def _reciprocals(
     out: Layout, height: int, width: int, kernel: list[int], stride: list[int], pad: list[int], count_pad: bool
 ) -> np.ndarray:
-    """1 / numbers under the window, [slab][row][8]; padding counts if asked, what hangs over it never does."""
+    """1 / (numbers under the window), [slab][row][8]; padding counts if `count_pad`, positions beyond it never do."""
 
     def counts(size: int, outs: int, k: int, s: int, p: int) -> np.ndarray:
         low = np.arange(outs) * s - p

@@ -1,4 +1,4 @@
-"""Moves of numbers from one place to another, as loops over strides where they are regular and as tables where not."""
+"""Moves numbers from one layout to another: loops over strides if the move is regular, tables if not."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from .arena import Buffer
 from .native import LANES, Params, fields, kernel_constant
 
 FLOATS, ROWS, INTO_LANES, OUT_OF_LANES = range(4)  # native.MOVES
-MOVE_COUNT = 8192  # floats of a move's task, about
+MOVE_COUNT = 8192  # approximate floats per task
 COPY, TRANSPOSE, SCALAR = range(3)  # native.INNER
-_SPLIT = 64  # of a large inner loop, so that threads can share it
+_SPLIT = 64  # long inner loops are split into parts of this size, so that threads can share them
 _OUTER = strided.AXES - 2
 
 
 class Gather(Params):
+    """Parameters of a move by tables."""
+
     _fields_ = fields("int64_t at, out, count, move; Ints from, to; Floats constant")
 
 
 class Move(Params):
+    """Parameters of a move by loops."""
+
     _fields_ = fields("int64_t at, out, count; Nests nests; Floats constant")
 
 
@@ -34,13 +38,14 @@ def move(
     """Move number index[i] of the source, or of a constant, to place to[i] of the target.
 
     Args:
-        call: `Lowering.call`, which takes the kernel call.
-        source: Where the numbers are; None: in the constant.
-        target: Where they go.
-        index: Places in the source.
-        to: Places in the target.
-        how: FLOATS, ROWS, INTO_LANES or OUT_OF_LANES.
-        constant: The source, if it does not change.
+        call: `Lowering.call`, which appends a kernel call.
+        source: Buffer to read from; None to read from the constant.
+        target: Buffer to write to.
+        index: Offsets in the source.
+        to: Offsets in the target.
+        how: FLOATS moves single numbers, ROWS rows of 8; INTO_LANES and OUT_OF_LANES convert eight images to and from
+            the layout with one image per lane.
+        constant: The source, if it is a constant.
     """
     if index.size == 0:
         return
@@ -69,7 +74,7 @@ def move(
 
 
 def _plan(nests: list[Nest], count: int, how: int, constant: bool) -> tuple[np.ndarray, int]:
-    """The kernel's table: first task, inner loop, outer loops of a task, then the nest, outer loops first."""
+    """The kernel's table, one row per nest: first task, kind of inner loops, chunk, offsets, then the loops."""
     rows, tasks = [], 0
     for nest in nests:
         axes = list(nest.axes)
@@ -96,7 +101,7 @@ Axes = list[tuple[int, int, int]]
 
 
 def _order(axes: Axes) -> tuple[Axes, Axes, int]:
-    """Outer loops, the two inner ones, and how those run: copies of rows, transposed blocks, or one by one."""
+    """Outer loops, two inner loops, and how these run: copying rows, transposing blocks, or number by number."""
     rest = sorted(axes, key=lambda a: (abs(a[2]), abs(a[1])))
     none = (1, 0, 0)
 
@@ -122,7 +127,7 @@ def _order(axes: Axes) -> tuple[Axes, Axes, int]:
 
 
 def _split(nest: Nest, outer: Axes, inner: Axes, kind: int) -> list[tuple[int, int, Axes, Axes, int]]:
-    """A long loop of the two inner ones in two, so that a task is not too long."""
+    """Split a long inner loop into parts, so that its tasks do not become too long."""
     size, f, t = inner[0]
     if size * inner[1][0] < 2 * MOVE_COUNT or size < 2 * _SPLIT or len(outer) >= _OUTER:
         return [(nest.source, nest.target, outer, inner, kind)]

@@ -1,4 +1,4 @@
-"""Loads the kernels: their parameters as structures, and a program of operators that runs without the GIL."""
+"""Loads the kernels: their parameters as ctypes structures, and programs that run without the GIL."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from rankprune.engine.graph.target import ACTIVATIONS, LANES, OPERATIONS
 
 from . import build
 
-VERSION = 8  # of the kernels' interface and numerics; part of the key of cached choices
-MOVES = ("floats", "rows", "into_lanes", "out_of_lanes")  # of a gather
-INNER = ("copy", "transpose", "scalar")  # loops of a move
+VERSION = 8  # version of the kernels' interface and numerics; part of the key of cached choices
+MOVES = ("floats", "rows", "into_lanes", "out_of_lanes")  # kinds of gathers
+INNER = ("copy", "transpose", "scalar")  # kinds of inner loops of a move
 
 
 def fields(text: str) -> list[tuple[str, Any]]:
-    """The fields of a structure, from the text that the kernels give of theirs.
+    """Parse the fields of a structure.
 
     Args:
         text: Types and names as `rp_fields` in api.h has them: `"View in, out; int64_t rows; double eps;"`.
 
     Returns:
-        Name and ctypes type of each field, in order; every type that is not known by name is a pointer.
+        Name and ctypes type of each field, in order; an unknown type is a pointer.
     """
     known: dict[str, Any] = {"int64_t": c_int64, "double": c_double}
     known |= {made.__name__: made for made in Params.__subclasses__()}
@@ -40,34 +40,59 @@ def fields(text: str) -> list[tuple[str, Any]]:
 class Params(Structure):
     """Parameters of an operator, or a part of them.
 
-    A subclass of the name of an operator in api.h stands beside the function that fills it, in `lower_*.py`. When it is
-    first used, its fields are compared with the library's, by name, order and type.
+    A subclass with the name of an operator in api.h is defined next to the function that fills it, in `lower_*.py`. Its
+    fields are compared with the library's by name, order and type when it is first used.
     """
 
 
 class View(Params):
+    """Offset of a value, and its strides between slabs and channels."""
+
     _fields_ = fields("int64_t at, slab, chan")
 
 
 class Active(Params):
+    """An activation with its two parameters."""
+
     _fields_ = fields("int64_t kind; double first, second")
 
     @classmethod
     def of(cls, attrs: dict[str, Any]) -> Active:
-        """The activation that a node's attributes name, with its two parameters."""
+        """Return the activation of a node.
+
+        Args:
+            attrs: The node's attributes.
+
+        Returns:
+            The activation.
+        """
         return cls(ACTIVATIONS.index(attrs["activation"]), *attrs.get("parameters", (0.0, 0.0)))
 
 
 class Copy(Structure):
+    """An input or output of a program: address, offset in the arena, floats."""
+
     _fields_ = fields("void* data; int64_t at, count")
 
 
 class Array(Structure):
+    """A constant of an operator: address and bytes."""
+
     _fields_ = fields("void* data; int64_t bytes")
 
 
 class Program:
-    """Operators in order over one arena. Arrays given with an operator live as long as the program."""
+    """Operators in order, over one arena. It keeps a reference to the arrays of its operators.
+
+    Args:
+        variant: The instruction set.
+        threads: Number of threads.
+        arena: Floats of the arena.
+        scratch: Floats of scratch memory per thread.
+
+    Raises:
+        RuntimeError: There is no such variant.
+    """
 
     def __init__(self, variant: str, threads: int, arena: int, scratch: int) -> None:
         self._lib = library()
@@ -78,7 +103,19 @@ class Program:
         self.size = 0
 
     def add(self, params: Params, tasks: int, arrays: Sequence[np.ndarray] = ()) -> int:
-        """Add an operator; raises ValueError if it would leave the arena, or the arrays, which it points to."""
+        """Append an operator.
+
+        Args:
+            params: Its parameters.
+            tasks: Number of parallel tasks.
+            arrays: Constants that the parameters point to.
+
+        Returns:
+            Index of the operator.
+
+        Raises:
+            ValueError: It would access memory outside of the arena or of the arrays.
+        """
         name = type(params).__name__
         if not all(array.flags.c_contiguous for array in arrays):
             raise ValueError(f"the operator {name} has an array that does not lie in one piece")
@@ -95,7 +132,17 @@ class Program:
         self, inputs: Sequence[tuple[int, int, int]], outputs: Sequence[tuple[int, int, int]],
         seconds: np.ndarray | None = None,
     ) -> None:  # fmt: skip
-        """Each input and output is (address, place in the arena, floats); `seconds` gains each operator's time."""
+        """Run the program once.
+
+        Args:
+            inputs: (address, offset in the arena, floats) of each input.
+            outputs: The same of each output.
+            seconds: Each operator's time is added to it.
+
+        Raises:
+            MemoryError: There is not enough memory for the arena.
+            ValueError: An input or output does not fit.
+        """
         ins = (Copy * len(inputs))(*(Copy(*c) for c in inputs))
         outs = (Copy * len(outputs))(*(Copy(*c) for c in outputs))
         spent = None if seconds is None else seconds.ctypes.data
@@ -104,17 +151,36 @@ class Program:
     def run_groups(
         self, inputs: Sequence[tuple[int, int, int]], outputs: Sequence[tuple[int, int, int]], groups: int, workers: int
     ) -> None:
-        """Several groups of images, data of the next right after the last's, each group run by one thread."""
+        """Run the program on several groups of images, one thread per group.
+
+        Args:
+            inputs: (address, offset in the arena, floats of a group) of each input; the groups are contiguous.
+            outputs: The same of each output.
+            groups: Number of groups.
+            workers: Number of threads.
+
+        Raises:
+            MemoryError: There is not enough memory for the arenas.
+            ValueError: An input or output does not fit.
+        """
         ins = (Copy * len(inputs))(*(Copy(*c) for c in inputs))
         outs = (Copy * len(outputs))(*(Copy(*c) for c in outputs))
         _ran(self._lib.rp_run_groups(self._handle, ins, len(inputs), outs, len(outputs), groups, workers))
 
     def time(self, index: int, repeats: int) -> float:
-        """Least seconds of one operator over some repeats."""
+        """Measure one operator.
+
+        Args:
+            index: Its index.
+            repeats: Number of runs.
+
+        Returns:
+            Minimum seconds.
+        """
         return float(self._lib.rp_time(self._handle, index, repeats))
 
     def arrays(self) -> dict[int, int]:
-        """Bytes of each array it holds, by address."""
+        """Return the bytes of each array it holds, by address."""
         return {array.ctypes.data: array.nbytes for array in self._arrays}
 
     def __del__(self) -> None:
@@ -130,7 +196,7 @@ def _ran(code: int) -> None:
 
 
 def cache_folder() -> Path:
-    """Where built kernels and measured choices are kept."""
+    """Return the folder of built kernels and measured choices."""
     base = os.environ.get("RANKPRUNE_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rankprune"
     )
@@ -139,13 +205,23 @@ def cache_folder() -> Path:
 
 @functools.cache
 def library() -> Any:
-    """The kernels: beside the package if they were built with it, else built once into the cache folder."""
+    """Load the kernels: beside the package if they were built with it, otherwise built once into the cache folder."""
     path = build.find(build.SOURCES.parent) or build.find_or_build(cache_folder() / "kernels")
     return bind(path)
 
 
 def bind(path: Path) -> Any:
-    """Load a library and declare its functions."""
+    """Load a library and declare its functions.
+
+    Args:
+        path: The library.
+
+    Returns:
+        The library.
+
+    Raises:
+        RuntimeError: It belongs to another version of the package.
+    """
     lib = ctypes.CDLL(str(path))
     lib.rp_variant.restype, lib.rp_variant.argtypes = c_char_p, [c_int]
     lib.rp_fields.restype, lib.rp_fields.argtypes = c_char_p, [c_int64]
@@ -175,7 +251,7 @@ def bind(path: Path) -> Any:
 
 
 def operators() -> dict[str, str]:
-    """The operators of the library in order, each with the text of its fields."""
+    """Return the operators of the library in order, each with its fields as text."""
     lib = library()
     found: dict[str, str] = {}
     while text := lib.rp_fields(len(found)):
@@ -186,10 +262,16 @@ def operators() -> dict[str, str]:
 
 @functools.cache
 def number_of(params: type[Params]) -> int:
-    """The number of an operator, once its parameters have been found to be the library's.
+    """Return the number of an operator, after comparing its parameters with the library's.
+
+    Args:
+        params: The class of its parameters.
+
+    Returns:
+        Its number.
 
     Raises:
-        RuntimeError: The library has no operator of this name, or it has other fields, or in another order.
+        RuntimeError: The library has no such operator, or its fields differ.
     """
     known = operators()
     theirs = fields(known.get(params.__name__, ""))
@@ -203,7 +285,17 @@ def number_of(params: type[Params]) -> int:
 
 @functools.cache
 def kernel_constant(name: str) -> int:
-    """A number that api.h sets, such as the rows of a task: `kernel_constant("kBinaryRows")`."""
+    """Return a constant of api.h, such as the rows per task: `kernel_constant("kBinaryRows")`.
+
+    Args:
+        name: Its name.
+
+    Returns:
+        Its value.
+
+    Raises:
+        RuntimeError: There is no such constant.
+    """
     value = int(library().rp_constant(name.encode()))
     if value < 0:
         raise RuntimeError(f"the kernels have no constant {name}: build them again")
@@ -211,7 +303,7 @@ def kernel_constant(name: str) -> int:
 
 
 def variants() -> list[str]:
-    """Instruction sets this CPU has, best first."""
+    """Return the instruction sets that this CPU supports, best first."""
     lib = library()
     found: list[str] = []
     while name := lib.rp_variant(len(found)):
@@ -220,15 +312,34 @@ def variants() -> list[str]:
 
 
 def lanes(variant: str) -> int:
-    """Floats of the widest vectors of an instruction set."""
+    """Return the floats of the widest vectors of an instruction set.
+
+    Args:
+        variant: The instruction set.
+
+    Returns:
+        8 or 16.
+    """
     return int(library().rp_lanes(variant.encode()))
 
 
 def round_trip() -> float:
-    """Seconds that a cache line takes to another thread and back: about 100 ns under one L3, over 400 ns across two."""
+    """Measure how long a cache line takes to another core and back.
+
+    Returns:
+        Seconds: about 100 ns within one L3 cache, over 400 ns between two.
+    """
     return float(library().rp_round_trip(20000))
 
 
 def peak(variant: str, threads: int) -> float:
-    """Measured multiply-add peak, GFLOP/s."""
+    """Measure the peak of multiply-adds.
+
+    Args:
+        variant: The instruction set.
+        threads: Number of threads.
+
+    Returns:
+        GFLOP/s.
+    """
     return float(library().rp_peak(variant.encode(), threads))

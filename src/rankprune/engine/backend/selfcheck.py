@@ -1,4 +1,4 @@
-"""Each instruction set must agree with the portable kernels before it is used."""
+"""Verifies that each instruction set agrees with the portable kernels before it is used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 
 @functools.cache
 def best_variant() -> str:
-    """The fastest instruction set that computes what the portable kernels do."""
+    """Return the fastest instruction set whose results agree with the portable kernels."""
     found = variants()
     for name in found[:-1]:
         if agrees(name):
@@ -28,7 +28,14 @@ def best_variant() -> str:
 
 
 def agrees(variant: str) -> bool:
-    """Whether small networks that use every kernel give the same numbers as the portable ones."""
+    """Whether small networks that use every kernel give the same results as with the portable kernels.
+
+    Args:
+        variant: The instruction set.
+
+    Returns:
+        True if they agree.
+    """
     for graph, eight, choice in _cases():
         choices = {i: choice for i, node in enumerate(graph.nodes) if node.weight is not None}
         want, got = (_run(graph, eight, name, choices) for name in ("portable", variant))
@@ -62,7 +69,7 @@ def _sparse(rng: np.random.Generator, *shape: int) -> Weight:
 
 
 def _image_net(rng: np.random.Generator, rows: int) -> Graph:
-    """Strided convolution with every activation in turn, residual, pools, mean, linear."""
+    """A network of strided convolution, residual, pooling, mean and linear; `rows` selects the activation."""
     graph = Graph()
     x = graph.value((5, 2 * rows, 2 * rows + 1))
     graph.inputs = [x]

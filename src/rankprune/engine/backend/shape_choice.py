@@ -1,4 +1,4 @@
-"""Which kernel shape to take for a layer, and which to try: from its density and extents alone."""
+"""Chooses a kernel for a layer, or candidates to measure, from its density and shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ ROW_BYTES = 32
 
 
 def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lanes: int) -> Choice:
-    """The choice without measuring; a function of its arguments only. `lanes`: of the widest vectors."""
+    """Return the kernel of a layer without measuring; it depends only on the arguments.
+
+    Args:
+        weight: The weight.
+        groups: Groups of the convolution.
+        taps: Offset of each tap, in rows.
+        rows: Rows of a slab of the result.
+        lanes: Floats of the widest vectors.
+
+    Returns:
+        The kernel.
+    """
     density = weight.nonzeros / max(weight.size, 1)
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     lanes = lanes if rows > 1 else 8
@@ -22,7 +33,7 @@ def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lan
         width //= 2
     height = TALLEST[lanes][width]
     if lanes == 16 and width == 1:
-        # As many rows as keep the inputs of a list near: more of them cost less than misses do.
+        # Only as many rows as keep the inputs of a list in the L1 cache: reading lists again is cheaper than misses.
         height = max(4, min(8, 48 * 1024 // (inputs * _row_bytes(taps.size)) // 2 * 2))
     height = even(rows, height, lanes)
     block = _block(density, inputs, taps.size, height, lanes) if groups == 1 else 0
@@ -30,7 +41,16 @@ def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lan
 
 
 def even(rows: int, height: int, lanes: int) -> int:
-    """The height nearest below that splits the rows into parts of the same size, in whole vectors."""
+    """Return the largest height up to a given one that splits the rows into equal parts, in whole vectors.
+
+    Args:
+        rows: Rows to split.
+        height: Maximum height.
+        lanes: Floats per vector.
+
+    Returns:
+        The height.
+    """
     unit = lanes // 8
     units = -(-rows // unit)
     parts = -(-units // max(1, height // unit))
@@ -38,7 +58,16 @@ def even(rows: int, height: int, lanes: int) -> int:
 
 
 def split(tasks: int, threads: int, outputs: int) -> int:
-    """Groups of output channels, so that every thread has as much to do: the same number of tasks, or many."""
+    """Return into how many groups to split the output channels, so that all threads have equal work.
+
+    Args:
+        tasks: Tasks of one group.
+        threads: Number of threads.
+        outputs: Chunks of output channels.
+
+    Returns:
+        Number of groups.
+    """
     groups = 1
     while threads > 1 and tasks * groups < 8 * threads and tasks * groups % threads and groups * 8 <= outputs:
         groups *= 2
@@ -46,12 +75,12 @@ def split(tasks: int, threads: int, outputs: int) -> int:
 
 
 def _row_bytes(window: int) -> int:
-    """Of one row of an input channel, in all the shifted copies that a window reads."""
+    """Bytes of one row of an input channel, in all shifted copies that a window reads."""
     return ROW_BYTES * (1 if window == 1 else 3)
 
 
 def _block(density: float, inputs: int, window: int, height: int, lanes: int) -> int:
-    """Blocks that fit the nearest cache, unless their lists would be shorter than the sums they carry over."""
+    """Input channels per block, so that a block fits in the L1 cache; 0 if its lists would become too short."""
     near = L1_BYTES * (2 if lanes == 16 else 1)
     block = max(16, near // (height * _row_bytes(window)))
     shortest = 12 / max(density * window, 1e-9)
@@ -60,7 +89,17 @@ def _block(density: float, inputs: int, window: int, height: int, lanes: int) ->
 
 
 def candidates(weight: Weight, groups: int, rows: int, lanes: int) -> list[Choice]:
-    """What the planner measures for a layer, the dense way included where it can win."""
+    """Return the kernels to measure for a layer, including dense ones if they may be fastest.
+
+    Args:
+        weight: The weight.
+        groups: Groups of the convolution.
+        rows: Rows of a slab of the result.
+        lanes: Floats of the widest vectors.
+
+    Returns:
+        The kernels.
+    """
     density = weight.nonzeros / max(weight.size, 1)
     window = int(np.prod(weight.shape[2:])) if len(weight.shape) > 2 else 1
     found = _narrow(weight, groups, rows, density, window) if lanes == 8 or window > 1 else []
@@ -106,7 +145,14 @@ def _wide(weight: Weight, groups: int, rows: int, density: float, window: int) -
 
 
 def heights(rows: int) -> list[int]:
-    """Rows at once, each splitting the whole evenly."""
+    """Return heights that split the rows evenly.
+
+    Args:
+        rows: Rows to split.
+
+    Returns:
+        The heights.
+    """
     tallest = TALLEST[8][1]
     parts = -(-rows // tallest)
     found = [-(-rows // p) for p in (parts, parts + 1, 2 * parts)]

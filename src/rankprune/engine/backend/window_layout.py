@@ -1,4 +1,4 @@
-"""How the windows that read a value want it laid out: as planes, within a frame of zeros, or where a plane would be."""
+"""The layout that the convolutions reading a value need: planes, a frame of zeros, or the place of a plane."""
 
 from __future__ import annotations
 
@@ -14,19 +14,49 @@ Users = dict[int, list[Node]]  # the nodes that read each value
 
 
 def plane_stride(planes: PlaneSet) -> int:
-    """Floats between the planes of two channels."""
+    """Return the floats between the planes of two channels.
+
+    Args:
+        planes: The planes.
+
+    Returns:
+        The stride.
+    """
     return odd_lines(planes.count * planes.rows * LANES)
 
 
 def planes_of(graph: Graph, meter: Meter, node: Node, kernel: list[int]) -> PlaneSet:
-    """The planes of a node's input; the attributes are a file's, so that the tables' size is looked at first."""
+    """Return the planes of a node's input. The node may come from a file, so the tables' size is checked first.
+
+    Args:
+        graph: The network.
+        meter: Counts memory against the limits.
+        node: A convolution or pooling.
+        kernel: Height and width of its window.
+
+    Returns:
+        The planes.
+
+    Raises:
+        TooLarge: The tables exceed the limits.
+    """
     stride, pad, dilation = (node.attrs[k] for k in WINDOW)
     meter.need(32 * (kernel[0] + 1) * (kernel[1] + 1))
     return plane_set(graph.shapes[node.output], kernel, stride, pad, dilation)
 
 
 def among_planes(graph: Graph, users: Users, meter: Meter, value: int) -> Layout | None:
-    """Where a value lies as the centre plane of the one convolution that uses it, which then need not copy it."""
+    """Return the layout in which a value already is the center plane of its only user, which then need not copy it.
+
+    Args:
+        graph: The network.
+        users: The nodes that read each value.
+        meter: Counts memory against the limits.
+        value: The value.
+
+    Returns:
+        The layout; None if the value has another user or the user has no such plane.
+    """
     readers = users.get(value, [])
     if len(readers) != 1 or readers[0].op != "conv" or readers[0].inputs != [value, *readers[0].inputs[1:]]:
         return None
@@ -51,7 +81,16 @@ def among_planes(graph: Graph, users: Users, meter: Meter, value: int) -> Layout
 
 
 def frame(graph: Graph, users: Users, value: int) -> tuple[int, int, int, int]:
-    """Zeros that convolutions over eight images read around this value: top, bottom, left, right."""
+    """Return the frame of zeros that convolutions over eight images read around a value.
+
+    Args:
+        graph: The network.
+        users: The nodes that read each value.
+        value: The value.
+
+    Returns:
+        (top, bottom, left, right).
+    """
     need = [0, 0, 0, 0]
     if len(graph.shapes[value]) != 3:
         return (0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""softmax(scale · q kᵀ + bias) v in one operator, wherever product, softmax and product follow one another."""
+"""Fuses product, softmax and product into one attention operator: softmax(scale · q kᵀ + bias) v."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from .graph import Graph, Node
 
 
 def fuse_attention(graph: Graph) -> None:
-    """In place; what differs stays as it is."""
+    """Fuse attention in place; patterns that differ stay as they are.
+
+    Args:
+        graph: The graph.
+    """
     made = {node.output: node for node in graph.nodes}
     reads: dict[int, list[Node]] = graph.users()
     for value in graph.outputs:
@@ -39,7 +43,7 @@ def _join(graph: Graph, last: Node, made: dict[int, Node], reads: dict[int, list
             shape = (tokens, groups, heads, keys)
             held = np.broadcast_to(node.arrays["constant"], graph.shapes[node.output]).reshape(shape)
             if node.op == "add":
-                # With -inf in a mask, a factor of 1 keeps it as it is; others are positive scales.
+                # A factor of 1 is not multiplied, because 1 * -inf in a mask must stay exact; others are positive.
                 term = held if (scale == 1).all() else held * scale[None, :, :, None]
                 bias = term if bias is None else bias + term
             elif (held != held[:1, :, :, :1]).any():
@@ -76,12 +80,12 @@ def _join(graph: Graph, last: Node, made: dict[int, Node], reads: dict[int, list
 
 
 def _keys_first(spec: list[int]) -> list[int]:
-    """The values' operand is [column, key] in the product and [key, column] in attention."""
+    """The operand of the values: [column, key] in a product, [key, column] in attention."""
     return [*spec[:6], *spec[8:10], *spec[6:8]]
 
 
 def _same_places(spec: list[int], other: list[int], sizes: tuple[int, ...]) -> bool:
-    """Whether two operands are the same, whatever steps stand for axes of size 1."""
+    """Whether two operands are the same, ignoring the steps along axes of size 1."""
     axes = [i for i, n in enumerate(sizes) if n > 1]
     return spec[:2] == other[:2] and all(spec[2 + 2 * i : 4 + 2 * i] == other[2 + 2 * i : 4 + 2 * i] for i in axes)
 

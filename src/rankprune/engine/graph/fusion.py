@@ -1,4 +1,4 @@
-"""Folds batch norms into the layers before them, and additions and activations into the store of a layer."""
+"""Folds batch norms into the layers before them, and fuses additions and activations into layers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,19 @@ from .fuse_attention import fuse_attention
 from .graph import Graph, Node, Weight
 from .target import OPERATIONS
 
-_STORES = ("conv", "linear")  # their kernels add a residual and apply an activation as they store
+_STORES = ("conv", "linear")  # their kernels can add a residual and apply an activation when they store
 _ACTIVE = (*_STORES, *OPERATIONS)
 
 
 def fuse(graph: Graph) -> Graph:
-    """The same network in fewer operators; nodes are changed in place."""
+    """Fuse operators of a graph, in place.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        The same graph.
+    """
     _prune(graph)
     fuse_attention(graph)
     _prune(graph)
@@ -26,7 +33,7 @@ def fuse(graph: Graph) -> Graph:
 
 
 def _sweep(graph: Graph, step: Callable[[Graph, Node, Node], bool]) -> None:
-    """Offer each node with the one that made its first input, if nobody else reads that."""
+    """Apply a step to each node and a node that makes one of its inputs, if nothing else reads that input."""
     made = {node.output: node for node in graph.nodes}
     reads: dict[int, int] = dict.fromkeys(graph.outputs, 1)
     for node in graph.nodes:
@@ -37,7 +44,7 @@ def _sweep(graph: Graph, step: Callable[[Graph, Node, Node], bool]) -> None:
         for value in sorted(node.inputs, key=lambda v: -order[id(made[v])] if v in made else 0):
             before = made.get(value)
             if before is not None and reads[value] == 1 and step(graph, before, node):
-                # `before` has taken the node's place: it runs where the node did.
+                # `before` now includes the node, and runs where the node did.
                 before.output = node.output
                 made[node.output] = before
                 graph.nodes[order[id(before)]] = Node("nothing", [], -1)
@@ -48,7 +55,7 @@ def _sweep(graph: Graph, step: Callable[[Graph, Node, Node], bool]) -> None:
 
 
 def _fold_affine(graph: Graph, before: Node, node: Node) -> bool:
-    """A depthwise 1x1 convolution scales and shifts each channel: that is a layer's own weight and bias."""
+    """Fold a depthwise 1x1 convolution, which scales and shifts each channel, into the layer's weight and bias."""
     plain = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1]}
     if before.op != "conv" or node.op != "conv" or before.attrs["activation"] != "none" or len(before.inputs) > 1:
         return False
@@ -66,7 +73,7 @@ def _fold_affine(graph: Graph, before: Node, node: Node) -> bool:
 
 
 def _fold_constant(graph: Graph, before: Node, node: Node) -> bool:
-    """One factor or summand an output channel after a layer (LayerScale, batch norm of a vector)."""
+    """Fold a factor or summand per output channel into a layer (LayerScale, batch norm of a vector)."""
     if before.op not in _STORES or node.op not in ("mul", "add") or "constant" not in node.arrays:
         return False
     if before.attrs["activation"] != "none" or len(before.inputs) > 1:
@@ -85,7 +92,7 @@ def _fold_constant(graph: Graph, before: Node, node: Node) -> bool:
 
 
 def _activate(before: Node, node: Node) -> None:
-    """Give a node the activation of the one after it."""
+    """Move the activation of a node to the one before it."""
     before.attrs["activation"] = node.attrs["activation"]
     if "parameters" in node.attrs:
         before.attrs["parameters"] = node.attrs["parameters"]
@@ -123,7 +130,7 @@ def _fuse_activation(graph: Graph, before: Node, node: Node) -> bool:
 
 
 def _prune(graph: Graph) -> None:
-    """Drop what nobody reads."""
+    """Remove nodes whose results are not used."""
     needed, kept = set(graph.outputs), []
     for node in reversed(graph.nodes):
         if node.output in needed:

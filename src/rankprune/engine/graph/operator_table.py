@@ -1,4 +1,4 @@
-"""Every operator the kernels have, declared: see `schema.py`."""
+"""Declarations of all operators of the kernels; see `schema.py`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _binary(node: Node, ins: list[Shape], out: Shape) -> bool:
 
 
 def _repeats(small: Shape, out: Shape) -> bool:
-    """Whether a tensor of shape `small` is repeated along the axes where it has size 1, and only there."""
+    """Whether a tensor of shape `small` broadcasts to `out` along axes of size 1."""
     if len(small) != len(out) or (len(out) > 3 and small != out):
         return False
     return all(n in (1, size) for n, size in zip(small, out))
@@ -78,7 +78,7 @@ def _result(n: dict[str, Any], groups: int, heads: int, rows: int, columns: int)
 
 
 def _along_tokens(spec: list[int]) -> bool:
-    """Whether rows of an operand follow one another in the tokens."""
+    """Whether the rows of an operand are consecutive tokens."""
     return spec[6:8] == [1, 0]
 
 
@@ -101,7 +101,7 @@ def _attention(node: Node, ins: list[Shape], out: Shape) -> bool:
 
 
 def _attention_arrays(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
-    """A scale for each group and head, and a bias [group, head, key, token]; of size 1 where they are the same."""
+    """A scale per group and head, and a bias [group, head, key, token]; of size 1 where they are constant."""
     groups, heads, tokens, keys, _, _ = node.attrs["sizes"]
     full = {"scale": (groups, heads), "bias": (groups, heads, keys, tokens)}
     shapes = {name: node.arrays[name].shape if name in node.arrays else shape for name, shape in full.items()}
@@ -117,7 +117,7 @@ def _mean(node: Node, ins: list[Shape], out: Shape) -> bool:
 
 
 def _gather(node: Node, ins: list[Shape], out: Shape) -> bool:
-    """By nests of loops or an index; what is not of the input is of the constant, at -1 minus the index."""
+    """By nests of loops or an index; index -1 - i refers to number i of the constant."""
     constant, size = node.arrays.get("constant"), math.prod(ins[0])
     fixed = 0 if constant is None else constant.size
     if "index" in node.arrays:
@@ -152,7 +152,7 @@ def _bias(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
 
 
 def _constant(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
-    """Instead of a second value; of size 1 along the axes where it is repeated."""
+    """A constant instead of a second value; of size 1 along the axes where it is repeated."""
     if len(ins) > 1:
         return {}
     found = node.arrays.get("constant")

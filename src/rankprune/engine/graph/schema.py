@@ -1,8 +1,7 @@
-"""How an operator of a program is declared: inputs, attributes, arrays, weight, and how their shapes belong together.
+"""How operators are declared: inputs, attributes, arrays, weight, and the relation of their shapes.
 
-`operator_table.py` declares every operator the kernels have. A graph is checked against it before a program is made of
-it (`check.py`), so that lowering finds exactly the declared attributes, each of its type and within its range, and
-nothing else.
+`operator_table.py` declares every operator of the kernels. A graph is checked against it before it is lowered
+(`validate.py`), so that lowering finds exactly the declared attributes, each of its type and within its range.
 """
 
 from __future__ import annotations
@@ -19,48 +18,103 @@ from rankprune._util import shorten
 from .graph import Node, Shape
 
 _FLOAT = float(np.finfo(np.float32).max)
-MOST = 1 << 20  # of a stride, a padding, a number of heads, ...
-Attribute = Callable[[Any], bool]  # whether a value is one that the attribute may have
+MOST = 1 << 20  # maximum of a stride, a padding, a number of heads, ...
+Attribute = Callable[[Any], bool]  # whether a value is allowed for the attribute
 
 
 class Unsound(ValueError):
-    """A graph whose parts do not fit each other."""
+    """A graph whose parts do not fit together."""
 
 
 def integer(low: int = 0, high: int = MOST) -> Attribute:
+    """Declare an integer.
+
+    Args:
+        low: Minimum.
+        high: Maximum.
+
+    Returns:
+        The attribute.
+    """
     return lambda value: type(value) is int and low <= value <= high
 
 
 def integers(count: int, low: int = 0, high: int = MOST) -> Attribute:
-    """A list of `count` integers."""
+    """Declare a list of integers.
+
+    Args:
+        count: Length of the list.
+        low: Minimum.
+        high: Maximum.
+
+    Returns:
+        The attribute.
+    """
     one = integer(low, high)
     return lambda value: type(value) is list and len(value) == count and all(map(one, value))
 
 
 def number(low: float = -math.inf) -> Attribute:
-    """A number that a float32 can hold."""
+    """Declare a number that a float32 can hold.
+
+    Args:
+        low: Minimum.
+
+    Returns:
+        The attribute.
+    """
     return lambda value: type(value) in (int, float) and max(low, -_FLOAT) <= value <= _FLOAT
 
 
 def numbers(count: int) -> Attribute:
-    """A list of `count` such numbers."""
+    """Declare a list of numbers that a float32 can hold.
+
+    Args:
+        count: Length of the list.
+
+    Returns:
+        The attribute.
+    """
     one = number()
     return lambda value: type(value) is list and len(value) == count and all(map(one, value))
 
 
 def sizes(most: int, low: int = 1, high: int = MOST) -> Attribute:
-    """A list of at most `most` integers."""
+    """Declare a list of integers of variable length.
+
+    Args:
+        most: Maximum length of the list.
+        low: Minimum.
+        high: Maximum.
+
+    Returns:
+        The attribute.
+    """
     one = integer(low, high)
     return lambda value: type(value) is list and len(value) <= most and all(map(one, value))
 
 
 def word(known: Sequence[str]) -> Attribute:
+    """Declare one of some strings.
+
+    Args:
+        known: The strings.
+
+    Returns:
+        The attribute.
+    """
     return lambda value: type(value) is str and value in known
 
 
 @dataclass(frozen=True)
 class Array:
-    """An array of an operator: its exact shape and type. Without `needed` it may be absent."""
+    """An array of an operator.
+
+    Attributes:
+        shape: Its exact shape.
+        dtype: Its exact type.
+        needed: Whether it must be present.
+    """
 
     shape: Shape
     dtype: Any = np.float32
@@ -73,15 +127,15 @@ def _no_arrays(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class Operator:
-    """What an operator has; whatever else a node carries is refused.
+    """The declaration of an operator. A node with anything else is refused.
 
     Attributes:
-        inputs: The least and the largest number of values it reads.
-        fits: Whether the shapes of the inputs and of the result follow from one another, the attributes and the weight.
-        attrs: The attributes, all needed, by name.
-        arrays: The arrays, given the node and its (fitting) shapes; indices are checked by `fits`.
-        weight: Dimensions of the weight; 0: it has none.
-        optional: Attributes that may be absent.
+        inputs: Minimum and maximum number of values it reads.
+        fits: Whether the shapes of inputs and result fit the attributes and the weight.
+        attrs: The required attributes by name.
+        arrays: Returns the declared arrays of a node whose shapes fit; their indices are checked by `fits`.
+        weight: Dimensions of the weight; 0 if it has none.
+        optional: Attributes that may be missing.
     """
 
     inputs: tuple[int, int]
@@ -92,7 +146,16 @@ class Operator:
     optional: Mapping[str, Attribute] = field(default_factory=dict)
 
     def check(self, node: Node, ins: list[Shape], out: Shape) -> None:
-        """Raises Unsound with what is wrong."""
+        """Check a node.
+
+        Args:
+            node: The node.
+            ins: Shapes of its inputs.
+            out: Shape of its result.
+
+        Raises:
+            Unsound: The node does not fit the declaration; the message is the end of a sentence.
+        """
         if not self.inputs[0] <= len(ins) <= self.inputs[1]:
             raise Unsound(f"reads {len(ins)} values")
         known = {**self.attrs, **self.optional}

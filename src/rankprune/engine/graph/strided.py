@@ -1,4 +1,4 @@
-"""Moves of numbers as few nests of loops: sizes and strides on both sides, instead of two indices for each number."""
+"""Describes moves of numbers by a few nests of loops, instead of two indices per number."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-AXES = 8  # loops of a nest at most
-PIECES = 512  # nests of a move at most
-_LENGTHS = 12  # different lengths of runs that one level of loops may have
-_FAR = 1 << 31  # more than any step between places
-_WINDOW = 1 << 14  # differences looked at to find the most frequent one
+AXES = 8  # maximum number of loops in a nest
+PIECES = 512  # maximum number of nests in a move
+_LENGTHS = 12  # maximum number of different run lengths on one level
+_FAR = 1 << 31  # larger than any step between offsets
+_WINDOW = 1 << 14  # number of steps that are sampled to find the most frequent one
 
 
 class Irregular(ValueError):
@@ -19,7 +19,13 @@ class Irregular(ValueError):
 
 @dataclass(frozen=True)
 class Nest:
-    """Number `source + Σ i·f` goes to `target + Σ i·t` for all i below the sizes; axes (size, f, t), inner first."""
+    """A nest of loops: number `source + Σ i·f` moves to `target + Σ i·t` for all i below the sizes.
+
+    Attributes:
+        source: First offset in the source.
+        target: First offset in the target.
+        axes: (size, f, t) of each loop, innermost first.
+    """
 
     source: int
     target: int
@@ -27,7 +33,18 @@ class Nest:
 
 
 def describe(source: np.ndarray, target: np.ndarray) -> list[Nest]:
-    """Nests that move number source[i] to target[i] for all i, in any order; raises Irregular if they were many."""
+    """Find nests that move number source[i] to target[i] for all i, in any order.
+
+    Args:
+        source: Offsets in the source.
+        target: Offsets in the target.
+
+    Returns:
+        The nests.
+
+    Raises:
+        Irregular: There would be too many.
+    """
     if source.size == 0:
         return []
     found = _fold(source.reshape(-1).astype(np.int64), target.reshape(-1).astype(np.int64), ())
@@ -37,7 +54,7 @@ def describe(source: np.ndarray, target: np.ndarray) -> list[Nest]:
 
 
 def _fold(source: np.ndarray, target: np.ndarray, axes: tuple[tuple[int, int, int], ...]) -> list[Nest]:
-    """Runs of equal steps become the next loop; the starts of the runs of one length are a shorter sequence."""
+    """Turn runs of equal steps into a loop, and fold the starts of the runs of each length recursively."""
     if source.size == 1:
         return [Nest(int(source[0]), int(target[0]), _merged(axes))]
     steps = np.diff(source) * _FAR + np.diff(target)  # both in one number
@@ -62,7 +79,7 @@ def _fold(source: np.ndarray, target: np.ndarray, axes: tuple[tuple[int, int, in
 
 
 def _merged(axes: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int], ...]:
-    """Loops that continue one another as one."""
+    """Merge loops of which one continues the other."""
     made: list[tuple[int, int, int]] = []
     for size, f, t in axes:
         if made and f == made[-1][0] * made[-1][1] and t == made[-1][0] * made[-1][2]:
@@ -73,7 +90,14 @@ def _merged(axes: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int
 
 
 def to_array(nests: list[Nest]) -> np.ndarray:
-    """One row for each nest: source, target, and (size, f, t) of every loop."""
+    """Convert nests to an array.
+
+    Args:
+        nests: The nests.
+
+    Returns:
+        int64, (nests, 2 + 3 * AXES): source, target, and (size, f, t) of every loop.
+    """
     rows = np.zeros((len(nests), 2 + 3 * AXES), np.int64)
     rows[:, 2::3] = 1
     for row, nest in zip(rows, nests):
@@ -84,6 +108,14 @@ def to_array(nests: list[Nest]) -> np.ndarray:
 
 
 def from_array(rows: np.ndarray) -> list[Nest]:
+    """Convert an array to nests.
+
+    Args:
+        rows: What `to_array` returned.
+
+    Returns:
+        The nests.
+    """
     nests = []
     for row in rows.tolist():
         axes = [tuple(row[i : i + 3]) for i in range(2, 2 + 3 * AXES, 3)]
@@ -92,7 +124,15 @@ def from_array(rows: np.ndarray) -> list[Nest]:
 
 
 def expand(nests: list[Nest], size: int) -> np.ndarray:
-    """The index of the source for each of `size` numbers of the target; -1 where no nest says."""
+    """Convert nests to a table.
+
+    Args:
+        nests: The nests.
+        size: Numbers of the target.
+
+    Returns:
+        The offset in the source of each number of the target; -1 where no nest writes.
+    """
     index = np.full(size, -1, np.int64)
     for nest in nests:
         source, target = np.array([nest.source]), np.array([nest.target])
@@ -104,7 +144,16 @@ def expand(nests: list[Nest], size: int) -> np.ndarray:
 
 
 def sound(rows: np.ndarray, sources: int, targets: int) -> bool:
-    """Whether nests from outside stay within a source and a target of so many numbers, and move no more than that."""
+    """Whether nests from a file stay within source and target, and move no more numbers than the target has.
+
+    Args:
+        rows: The nests as an array.
+        sources: Numbers of the source.
+        targets: Numbers of the target.
+
+    Returns:
+        True if they do.
+    """
     if rows.ndim != 2 or rows.shape[1] != 2 + 3 * AXES or rows.shape[0] > PIECES:
         return False
     moved = 0

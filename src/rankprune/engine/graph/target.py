@@ -1,9 +1,9 @@
-"""What a graph must know of the kernels it is made for. The library is compared with these when it is loaded."""
+"""Properties of the kernels that a graph depends on. They are compared with the library when it is loaded."""
 
 from __future__ import annotations
 
-LANES = 8  # floats of a row
-REACH = 65536  # rows a 16-bit offset can tell apart
+LANES = 8  # floats in a row
+REACH = 65536  # rows that a 16-bit offset can address
 ACTIVATIONS = (
     "none", "relu", "relu6", "hardswish", "gelu", "sigmoid", "silu", "hardsigmoid", "gelu_tanh", "tanh", "leaky_relu",
     "elu", "mish", "softplus", "clamp", "exp", "sqrt", "abs",

@@ -1,4 +1,4 @@
-"""Whether a graph is sound: every shape, count, attribute and index follows from what stands before it."""
+"""Checks that a graph is valid: every shape, count, attribute and index."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ from .schema import Unsound
 
 __all__ = ["Unsound", "check"]
 
-MOST_FLOATS = 1 << 28  # of one value: eight images of it can still be told apart by 32-bit indices
+MOST_FLOATS = 1 << 28  # floats of one value, so that 32-bit indices suffice for eight images
 MOST_DIMENSIONS = 8
 MOST_NODES = 10_000
 
 
 def check(graph: Graph) -> None:
-    """Raises Unsound, which names the operator."""
+    """Check a graph.
+
+    Args:
+        graph: The graph.
+
+    Raises:
+        Unsound: The graph is invalid; the message names the operator.
+    """
     _need(len(graph.nodes) <= MOST_NODES, f"{len(graph.nodes)} operators, more than {MOST_NODES}")
     known: set[int] = set()
 
