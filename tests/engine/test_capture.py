@@ -311,7 +311,7 @@ def silent(module: Any, x: Tensor) -> Tensor:
 
 
 def test_a_failure_without_words_has_a_name():
-    refused(net(silent), "Does does not run on the example: AssertionError without a word")
+    refused(net(silent), "Does does not run on the example: AssertionError without a message")
 
 
 @pytest.mark.parametrize(

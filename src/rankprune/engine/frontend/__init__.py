@@ -1,1 +1,1 @@
-"""From a torch module to the engine's graph."""
+"""From a torch module to the engine's graph: torch.export, capture of ATen operators, segments and islands."""

@@ -1,4 +1,4 @@
-"""How a module is called: any tensors in any structure, as a flat list and a signature that programs are kept by."""
+"""Calls of a module: its arguments as a flat list of tensors, and a signature by which programs are cached."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 @dataclass(frozen=True)
 class Signature:
-    """What a program is made for: the structure of the call and every tensor's type and shape, but not the batch size.
+    """What a program is compiled for: the structure of the call, and each tensor's type and shape without the batch.
 
-    `kinds` has for each tensor (dtype, shape), the batch as None; for any other leaf the value itself.
+    Attributes:
+        structure: The nesting of the arguments.
+        kinds: (dtype, shape) of each tensor, with None for the batch; (type, value) of any other leaf.
     """
 
     structure: str
@@ -29,7 +31,14 @@ class Signature:
         return ", ".join(_kind_text(kind) for kind in self.kinds)
 
     def takes(self, call: Call) -> bool:
-        """Whether a call is of this signature if its batch size is told apart from fixed sizes that equal it."""
+        """Whether a call fits, even if a fixed size of a tensor happens to equal the call's batch size.
+
+        Args:
+            call: The call.
+
+        Returns:
+            True if it fits.
+        """
         if self.structure != call.signature.structure:
             return False
         return all(
@@ -40,7 +49,15 @@ class Signature:
 
 @dataclass(frozen=True)
 class Call:
-    """One call taken apart: `tensors` alone change between calls of one signature."""
+    """The arguments of a call; between calls of one signature only `tensors` differ.
+
+    Attributes:
+        signature: Its signature.
+        tensors: The tensors, in order.
+        leaves: All leaves of the arguments, in order.
+        spec: The nesting of the arguments.
+        batch: The batch size.
+    """
 
     signature: Signature
     tensors: list[Tensor]
@@ -49,18 +66,32 @@ class Call:
     batch: int
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the module with other tensors in the place of these."""
+        """Return the arguments of the module with other tensors.
+
+        Args:
+            tensors: The tensors.
+
+        Returns:
+            Positional and keyword arguments.
+        """
         given = iter(tensors)
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return tuple(args), dict(kwargs)
 
     def batched(self) -> list[bool]:
-        """Which tensors have the batch in front."""
+        """Return which tensors have the batch as their first dimension."""
         return [kind[1][:1] == (None,) for kind in self.signature.kinds if _is_tensor(kind)]
 
     def resized(self, batch: int) -> Call:
-        """The same call with so many rows of the batch, repeated from the start where there are not enough."""
+        """Return the same call with another batch size; images are repeated from the start if there are too few.
+
+        Args:
+            batch: The batch size.
+
+        Returns:
+            The call.
+        """
         rows = torch.arange(batch) % self.batch
         tensors = [t[rows] if b else t for t, b in zip(self.tensors, self.batched())]
         given = iter(tensors)
@@ -69,7 +100,15 @@ class Call:
 
 
 def of_example(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A tensor is the only argument, a tuple or list all the positional ones, a mapping the keyword ones."""
+    """Interpret an example as arguments.
+
+    Args:
+        example: A tensor (the only argument), a tuple or list of positional arguments, or a mapping of keyword
+            arguments.
+
+    Returns:
+        Positional and keyword arguments.
+    """
     if isinstance(example, Mapping):
         return (), dict(example)
     return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
@@ -79,7 +118,19 @@ _signatures: weakref.WeakKeyDictionary[nn.Module, inspect.Signature] = weakref.W
 
 
 def bind(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments given by name or by place are the same call."""
+    """Normalize arguments, so that an argument given by name or by position is the same call.
+
+    Args:
+        module: The module.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+
+    Returns:
+        Positional and keyword arguments.
+
+    Raises:
+        ValueError: The module's `forward` does not accept them.
+    """
     try:
         if module not in _signatures:
             _signatures[module] = inspect.signature(module.forward)
@@ -90,7 +141,18 @@ def bind(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 
 
 def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """Raises a ValueError where a leaf is neither a dense tensor on the CPU nor a plain value."""
+    """Flatten arguments to a call.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+
+    Returns:
+        The call.
+
+    Raises:
+        ValueError: A leaf is neither a dense tensor on the CPU nor a plain value, or there is no batch.
+    """
     leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     for leaf in leaves:
@@ -113,7 +175,14 @@ def take_apart(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
 
 
 def unwrap(module: Any) -> nn.Module:
-    """The module inside DataParallel, DistributedDataParallel and torch.compile."""
+    """Return the module inside DataParallel, DistributedDataParallel and torch.compile.
+
+    Args:
+        module: The module.
+
+    Returns:
+        The inner module.
+    """
     while True:
         if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             module = module.module

@@ -1,4 +1,4 @@
-"""Writes a traced module down as a graph for the kernels; what they cannot take stays torch's."""
+"""Captures a traced module as a graph for the kernels; operators that they do not support are left to torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEFT_OUT = "torch is faster here"
 
 @dataclass(frozen=True)
 class Foreign:
-    """What torch computes as it runs: of any type and shape."""
+    """A value that torch computes, of any type and shape."""
 
     node: fx.Node
 
@@ -35,25 +35,52 @@ class Literal:
 
 @dataclass
 class Captured:
-    """Every node of a traced module as a view of a value of the graph, a constant, a number, or torch's own."""
+    """A traced module in which every node is a view of a value of the graph, a constant, a number, or left to torch.
+
+    Attributes:
+        traced: The traced module.
+        graph: The graph for the kernels.
+        origins: The traced node that each node of the graph belongs to.
+        env: What each traced node became.
+        ordered: Views that a gather copies into order, for torch.
+        moved: Traced nodes that only rearrange existing values.
+        torch: Traced nodes that torch runs, and why.
+        entered: Values of the graph that torch computes.
+        outputs: The results of the module.
+    """
 
     traced: Traced
     graph: Graph = field(default_factory=Graph)
-    origins: list[fx.Node] = field(default_factory=list)  # which traced node made each node of the graph
+    origins: list[fx.Node] = field(default_factory=list)
     env: dict[fx.Node, Any] = field(default_factory=dict)
-    ordered: dict[fx.Node, Ref] = field(default_factory=dict)  # for torch: brought into order by a gather
-    moved: set[fx.Node] = field(default_factory=set)  # nodes that only move numbers of values that are there
-    torch: dict[fx.Node, str] = field(default_factory=dict)  # nodes that torch runs, and why
-    entered: dict[int, fx.Node] = field(default_factory=dict)  # values of the graph that torch gives
+    ordered: dict[fx.Node, Ref] = field(default_factory=dict)
+    moved: set[fx.Node] = field(default_factory=set)
+    torch: dict[fx.Node, str] = field(default_factory=dict)
+    entered: dict[int, fx.Node] = field(default_factory=dict)
     outputs: list[int | fx.Node | Literal] = field(default_factory=list)
 
     def outside(self, node: fx.Node) -> Any:
-        """How torch sees a node."""
+        """Return what a node is for torch.
+
+        Args:
+            node: A traced node.
+
+        Returns:
+            A view of a value, a constant, a number or `Foreign`.
+        """
         return self.ordered.get(node, self.env[node])
 
 
 def capture(traced: Traced, excluded: frozenset[str] = frozenset()) -> Captured:
-    """The graph is of one image's share, for any batch size. Nodes named in `excluded` are left to torch."""
+    """Capture a traced module. The graph is that of one image, for any batch size.
+
+    Args:
+        traced: The traced module.
+        excluded: Names of nodes that are left to torch.
+
+    Returns:
+        The captured module.
+    """
     state = Captured(traced)
     for node in list(traced.module.graph.nodes):
         if node.op == "placeholder":
@@ -67,7 +94,18 @@ def capture(traced: Traced, excluded: frozenset[str] = frozenset()) -> Captured:
 
 
 def repeats(traced: Traced, size: Any) -> int | None:
-    """How often an axis of the exported program has each image; None: it does not depend on their number."""
+    """Return how many entries an axis has per image.
+
+    Args:
+        traced: The traced module.
+        size: Size of an axis in the exported program.
+
+    Returns:
+        The number; None if the size does not depend on the batch.
+
+    Raises:
+        Unsupported: The size is not a multiple of the batch size.
+    """
     if not isinstance(size, torch.SymInt):
         return None
     each = size.node.expr / traced.batch
@@ -77,7 +115,18 @@ def repeats(traced: Traced, size: Any) -> int | None:
 
 
 def batch_axis(traced: Traced, shown: Any) -> tuple[int, int]:
-    """The axis of a tensor that has the batch, and how often it has each image."""
+    """Find the batch axis of a tensor.
+
+    Args:
+        traced: The traced module.
+        shown: The tensor in the exported program.
+
+    Returns:
+        The axis, and its entries per image.
+
+    Raises:
+        Unsupported: There is no batch axis, or several.
+    """
     sizes = [repeats(traced, n) for n in shown.shape]
     if sizes.count(None) != len(sizes) - 1:
         raise Unsupported("a tensor without a batch dimension, or with several")
@@ -85,7 +134,14 @@ def batch_axis(traced: Traced, shown: Any) -> tuple[int, int]:
 
 
 def in_order(ref: Ref) -> tuple[Ref, int | None] | None:
-    """`ref.split_batch_axis()` if the numbers of an image lie in the same order as in the value, else None."""
+    """Return `ref.split_batch_axis()` if the numbers of an image are in the same order as in the value.
+
+    Args:
+        ref: The view.
+
+    Returns:
+        The view with a batch axis and the axis that was split; None if the order differs.
+    """
     try:
         per_image, split = ref.split_batch_axis()
     except Unsupported:
@@ -112,7 +168,7 @@ def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
         return
     args: Any = fx.node.map_arg(node.args, lambda n: _held(state, n))
     kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: _held(state, n))
-    if name.startswith(("aten.new_zeros", "aten.new_ones", "aten.new_full")):  # of the tensor they take the type only
+    if name.startswith(("aten.new_zeros", "aten.new_ones", "aten.new_full")):  # they only use the tensor's dtype
         args = (torch.empty(0, dtype=node.all_input_nodes[0].meta["val"].dtype), *args[1:])
     leaves = _leaves((args, kwargs))
     computed = [leaf for leaf in leaves if isinstance(leaf, (Ref, Foreign))]
@@ -130,7 +186,7 @@ def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
             _native(state, node, args, kwargs, leaves)
         except Unsupported as error:
             _leave(state, node, str(error))
-        except Exception as error:  # a handler's own failure must not stop the rest from being compiled
+        except Exception as error:  # a failing handler must not prevent compiling the rest
             _leave(state, node, reason(error))
 
 
@@ -149,13 +205,13 @@ def _native(state: Captured, node: fx.Node, args: Any, kwargs: Any, leaves: list
         handler = operators.find(name)
         moves = operators.moves(name)
         if moves and not any(isinstance(leaf, Ref) for leaf in leaves):
-            raise Unsupported("")  # torch moves what it has
+            raise Unsupported("")  # a view of a tensor of torch stays with torch
         _follows(node, moves, leaves)
         entered = [_map(a, lambda leaf: _enter(state, leaf)) for a in (args, kwargs)]
         made = handler(graph, *_now(entered[0]), **_now(entered[1]))
         _need_consistent(state, node.meta.get("val"), made)
     except Exception:
-        # Nothing half-done may stay behind.
+        # Remove what the handler has added so far.
         del graph.nodes[before[0] :], graph.shapes[before[1] :]
         state.entered = {v: n for v, n in state.entered.items() if v < before[1]}
         raise
@@ -168,7 +224,7 @@ def _native(state: Captured, node: fx.Node, args: Any, kwargs: Any, leaves: list
 
 
 def _follows(node: fx.Node, moves: bool, leaves: list[Any]) -> None:
-    """Raises Unsupported where the graph, followed with two images in float32, would say something else than torch."""
+    """Raise Unsupported if a graph that is captured with two images in float32 could differ from torch."""
     shown = node.meta.get("val")
     if isinstance(shown, Tensor) and shown.dtype != torch.float32:
         raise Unsupported("a tensor that is not float32")
@@ -177,9 +233,9 @@ def _follows(node: fx.Node, moves: bool, leaves: list[Any]) -> None:
 
 
 def _need_consistent(state: Captured, shown: Any, made: Any) -> None:
-    """Raises Unsupported unless the exported program has the same shape, and the batch where the two images show it.
+    """Raise Unsupported unless the result has the exported program's shape and batch axis.
 
-    A view may look sound with two images and not be with three: (tokens · batch) seen as (2, tokens / 2 · batch).
+    A view may be right for two images and wrong for three: (tokens · batch) seen as (2, tokens / 2 · batch).
     """
     if isinstance(made, (list, tuple)) and isinstance(shown, (list, tuple)):
         for part, ref in zip(shown, made):
@@ -194,13 +250,13 @@ def _need_consistent(state: Captured, shown: Any, made: Any) -> None:
     try:
         per_image, split = made.split_batch_axis()
     except Unsupported:
-        return  # whoever needs the images apart says so
+        return  # an operator that needs a batch axis raises later
     if each[per_image.batch_axis() if split is None else split] is None:
         raise Unsupported("the images of a batch are mixed with one another")
 
 
 def _enter(state: Captured, leaf: Any) -> Any:
-    """A tensor of torch's as a value of the graph: float32, with a batch dimension."""
+    """Turn a tensor that torch computes into a value of the graph: float32, with a batch dimension."""
     if not isinstance(leaf, Foreign):
         return leaf
     shown = leaf.node.meta.get("val")
@@ -224,7 +280,7 @@ def _leave(state: Captured, node: fx.Node, why: str) -> None:
 
 
 def _reach(state: Captured, node: fx.Node) -> None:
-    """See to it that torch can be given a node: as a value that lies in order, or by moving one as the module does."""
+    """Make a node available to torch: as a value in order, or by the module's own views of one."""
     if node.op == "get_attr" or node in state.ordered:
         return
     held = state.env[node]
@@ -269,7 +325,7 @@ def _output(state: Captured, out: fx.Node) -> int | fx.Node | Literal:
                 state.origins += [out] * (len(state.graph.nodes) - before)
                 return value
         except Unsupported:
-            pass  # torch puts it together
+            pass  # torch rearranges it
         with state.traced.module.graph.inserting_after(out):
             copy = state.traced.module.graph.call_function(torch.ops.aten.clone.default, (out,))
         copy.meta = dict(out.meta)
@@ -282,7 +338,14 @@ def _output(state: Captured, out: fx.Node) -> int | fx.Node | Literal:
 
 
 def module_name(node: fx.Node) -> str:
-    """The name of the module that called this operator."""
+    """Return the name of the module that called an operator.
+
+    Args:
+        node: The traced operator.
+
+    Returns:
+        Such as "layer1.0.conv1".
+    """
     stack = list(node.meta.get("nn_module_stack", {}).values())
     name = str(stack[-1][0]).removeprefix("L['self'].") if stack else ""
     return name.removeprefix("module").removeprefix(".")

@@ -11,10 +11,17 @@ _aten = torch.ops.aten
 
 
 def functional(exported: Any) -> Any:
-    """The exported program with every operator out of place.
+    """Rewrite an exported program so that no operator works in place.
 
-    An operator that changes a tensor nobody else looks at becomes the one without the underscore. Where views of the
-    changed tensor are read afterwards, torch's own functionalization is asked, which traces the program once more.
+    An in-place operator on a tensor without other views becomes its out-of-place form. If views of the changed tensor
+    are
+    read afterwards, torch's own functionalization is used, which traces the program once more.
+
+    Args:
+        exported: The exported program.
+
+    Returns:
+        The functional program.
     """
     if _autocast(exported.graph) or not _replace(exported.graph):
         exported = exported.run_decompositions({})
@@ -23,7 +30,14 @@ def functional(exported: Any) -> Any:
 
 
 def writes(node: fx.Node) -> bool:
-    """Whether an operator changes its first argument."""
+    """Whether an operator changes its first argument.
+
+    Args:
+        node: The operator.
+
+    Returns:
+        True if it does.
+    """
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.arguments or not node.args:
         return False
@@ -32,20 +46,27 @@ def writes(node: fx.Node) -> bool:
 
 
 def memory(node: fx.Node) -> int | None:
-    """What tensors of an exported program share if one is a view of the other; a copy has its own."""
+    """Identify the storage of a tensor, which views share and copies do not.
+
+    Args:
+        node: A node of an exported program.
+
+    Returns:
+        The storage's id; None if the node is not a tensor.
+    """
     shown = node.meta.get("val")
     return shown.untyped_storage()._cdata if isinstance(shown, Tensor) else None
 
 
 def _autocast(graph: fx.Graph) -> bool:
-    """Whether a stretch runs under autocast on the CPU: only torch's functionalization writes its casts out."""
+    """Whether a part runs under autocast on the CPU, whose casts only torch's functionalization makes explicit."""
     return any(str(n.target) == "wrap_with_autocast" and n.args[0] == "cpu" and n.args[2] for n in graph.nodes)
 
 
 def _replace(graph: fx.Graph) -> bool:
-    """Replace what can be replaced alone; False as soon as something cannot."""
+    """Replace in-place operators one by one; False as soon as one cannot be replaced."""
     nodes = list(graph.nodes)
-    if any(n.op == "get_attr" for n in nodes):  # a graph inside, which may write too
+    if any(n.op == "get_attr" for n in nodes):  # an inner graph, which may also write
         return not any(writes(n) for n in nodes)
     at = {node: i for i, node in enumerate(nodes)}
     sharing: dict[int | None, list[fx.Node]] = {}
@@ -79,7 +100,7 @@ def _out_of_place(target: Any) -> Any:
 
 
 def _restore_batch_norm(graph: fx.Graph) -> None:
-    """Functionalization writes a batch norm in evaluation as an operator with three results."""
+    """Restore batch norm in evaluation mode, which functionalization replaces by an operator with three results."""
     for node in list(graph.nodes):
         if node.target is not _aten._native_batch_norm_legit_no_training.default:
             continue

@@ -1,4 +1,4 @@
-"""Stretches that a module puts under no_grad or autocast: torch.export keeps each as a graph of its own."""
+"""Inlines the graphs that torch.export makes of code under no_grad or autocast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ _WRAPPERS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def inline(module: fx.GraphModule) -> None:
-    """Put their operators into the graph around them, in place. An enabled autocast on the CPU stays as it is."""
+    """Move the operators of inner graphs into the outer graph, in place. Enabled autocast on the CPU is not changed.
+
+    Args:
+        module: The exported module.
+    """
     graph = module.graph
     for node in list(graph.nodes):
         if node.op != "call_function" or str(node.target) not in _WRAPPERS:
@@ -25,7 +29,7 @@ def inline(module: fx.GraphModule) -> None:
         given: dict[fx.Node, Any] = dict(zip(takes, node.args[at + 1 :]))
         with graph.inserting_before(node):
             made: Any = graph.graph_copy(inner.graph, given)
-        for part in list(node.users):  # each picks one of the results
+        for part in list(node.users):  # each is a getitem of one result
             part.replace_all_uses_with(made[part.args[1]])
             graph.erase_node(part)
         holder = node.args[at]

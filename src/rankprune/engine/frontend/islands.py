@@ -1,4 +1,4 @@
-"""Islands: stretches of a traced module that torch runs, each as one fx.GraphModule."""
+"""Islands: parts of a traced module that torch runs, each as one fx.GraphModule."""
 
 from __future__ import annotations
 
@@ -14,19 +14,35 @@ from .capture import Captured, Foreign, batch_axis, in_order, module_name
 from .refs import Ref, Size
 
 _aten = torch.ops.aten
-Key = int | str  # a value of the graph, (batch, ...) in float32; or by its name a traced node, as torch has it
+Key = int | str  # a value of the graph, (batch, ...) in float32; or the name of a traced node that torch computes
 
 
 @dataclass(frozen=True)
 class Island:
-    """Called with the batch size and the inputs; gives the outputs in order."""
+    """A part that torch runs.
+
+    Attributes:
+        call: Takes the batch size and the inputs, and returns the outputs.
+        inputs: Keys of the inputs.
+        outputs: Keys of the outputs.
+        operators: (operator, module, reason why torch runs it) of each.
+    """
 
     call: fx.GraphModule = field(repr=False)
     inputs: list[Key]
     outputs: list[Key]
-    operators: list[tuple[str, str, str]]  # each with the name of its module and the reason why torch runs it
+    operators: list[tuple[str, str, str]]
 
     def run(self, batch: int, values: Sequence[Any]) -> Sequence[Any]:
+        """Run the island.
+
+        Args:
+            batch: The batch size.
+            values: The inputs.
+
+        Returns:
+            The outputs.
+        """
         return self.call(batch, *values)  # type: ignore[no-any-return]
 
 
@@ -37,10 +53,17 @@ def build(
     inside: Collection[int] = (),
     entered: Collection[int] = (),
 ) -> Island:
-    """An island of these nodes, in the order they run.
+    """Build an island.
 
-    Where it stands for a segment, `inside` are the values of the graph that the nodes themselves make, and `entered`
-    those that other islands have made ready for the kernels.
+    Args:
+        captured: The captured module.
+        nodes: The traced nodes to run, in order.
+        outputs: Keys of the values to return.
+        inside: Values of the graph that the nodes compute themselves, if the island replaces a segment.
+        entered: Values of the graph that other islands have prepared for the kernels, if it replaces a segment.
+
+    Returns:
+        The island.
     """
     builder = _Builder(captured, nodes, inside, entered)
     for node in nodes:
@@ -66,7 +89,7 @@ class _Builder:
         self.placed: dict[fx.Node, Any] = {}
         self.given: dict[Key, fx.Node] = {}
         self.batch = self.graph.placeholder("batch")
-        self.first = self.batch  # placeholders stand before everything else
+        self.first = self.batch  # placeholders come before everything else
 
     def place(self, node: fx.Node) -> Any:
         """A node of the new graph, or a plain value, for a traced node."""
@@ -87,7 +110,7 @@ class _Builder:
             return self._left(node) if node in self.entered else self._input(node.name)
         if isinstance(held, Ref) or node in self.captured.moved:
             found = in_order(held) if isinstance(held, Ref) and held.value not in self.inside else None
-            if found is None:  # moved by torch as the module does it
+            if found is None:  # torch runs the module's own view operators
                 return self.graph.node_copy(node, self.place)
             return self._view(self._input(held.value), *found)
         return self._literal(held)
@@ -100,7 +123,7 @@ class _Builder:
         return self.given[key]
 
     def _view(self, value: fx.Node, per_image: Ref, split: int | None) -> fx.Node:
-        """A value of the graph, (batch, ...), as the traced node has it."""
+        """Rearrange a value of the graph, (batch, ...), to the shape of the traced node."""
         axis, local = per_image.batch_axis(), per_image.local().shape
         node = value
         if local != self.captured.graph.shapes[per_image.value]:
@@ -112,7 +135,7 @@ class _Builder:
         return node
 
     def _left(self, source: fx.Node) -> fx.Node:
-        """What torch had before it was made ready for the kernels."""
+        """Undo `_entering`: from (batch, ...) for the kernels back to the tensor that torch had."""
         node = self._input(self.entered[source])
         axis, each = batch_axis(self.captured.traced, source.meta["val"])
         if axis:
@@ -134,7 +157,7 @@ class _Builder:
         self.graph.output([self._entering(k) if isinstance(k, int) else self.placed[named[k]] for k in keys])
 
     def _entering(self, value: int) -> fx.Node:
-        """What torch has, as (batch, ...) for the kernels."""
+        """Rearrange a tensor of torch to (batch, ...) for the kernels."""
         source = self.captured.entered[value]
         node = self.placed[source]
         axis, each = batch_axis(self.captured.traced, source.meta["val"])

@@ -1,4 +1,4 @@
-"""Boolean attention masks as float32 ones, which the kernels can add to the scores."""
+"""Converts boolean attention masks to float32, which the kernels can add to the scores."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import torch
 from torch import Tensor, fx
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
-_MASK = 3  # its place among the arguments
+_MASK = 3  # position of the mask among the arguments
 
 
 def float_masks(module: fx.GraphModule) -> None:
-    """Give every attention with a boolean mask 0 where it may look and -inf where not, made once for each mask."""
+    """Replace boolean masks of attention by 0 where attention is allowed and -inf elsewhere, once per mask.
+
+    Args:
+        module: The exported module, changed in place.
+    """
     graph, made = module.graph, dict[fx.Node, fx.Node]()
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not _ATTENTION:

@@ -1,4 +1,8 @@
-"""What each ATen operator is in the engine's graph. A handler raises Unsupported to leave a call to torch."""
+"""Handlers of ATen operators, by name.
+
+A handler takes the graph, to which it appends nodes, and the arguments of its ATen operator, in which tensors that the
+engine computes are `Ref`. It returns a `Ref` of the result, and raises Unsupported to leave the call to torch.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,17 @@ _PARTS = (
 
 
 def find(name: str) -> Callable[..., Any]:
-    """The handler of an operator by its full name; in-place ones are the same as the others."""
+    """Find the handler of an operator; in-place operators have the same handler.
+
+    Args:
+        name: Full name of the operator, such as "aten.add.Tensor".
+
+    Returns:
+        The handler.
+
+    Raises:
+        Unsupported: There is none.
+    """
     base = name.split(".")[1] if name.startswith("aten.") else name
     for part in _PARTS:
         for key in (base, base.removesuffix("_")):
@@ -34,5 +48,12 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def moves(name: str) -> bool:
-    """Whether an operator only moves numbers."""
+    """Whether an operator only moves numbers.
+
+    Args:
+        name: Full name of the operator.
+
+    Returns:
+        True for views, concatenations and the like.
+    """
     return find(name) in operators_view.HANDLERS.values()

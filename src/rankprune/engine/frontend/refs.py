@@ -1,7 +1,7 @@
-"""Values during capture: a view of a graph's value is an array that says which number stands where.
+"""Tensors during capture: a view of a value is an array that says which number of the value is where.
 
-The network is followed with two images, so that the batch axis shows itself: along it the same number of the next image
-stands. Any reshape, permutation, slice or expansion is the same NumPy operation on that array.
+The network is captured with two images, which reveals the batch axis: along it each number is followed by the same
+number of the next image. Any reshape, permutation, slice or expansion is the same NumPy operation on that array.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Ref:
 
     Attributes:
         value: The value that is viewed.
-        view: In the tensor's shape, which number stands where: b * count + i is number i of image b.
-        count: Numbers of one image of the value.
+        view: In the tensor's shape, which number is where: b * count + i is number i of image b.
+        count: Numbers of the value per image.
     """
 
     value: int
@@ -35,7 +35,7 @@ class Ref:
     count: int
 
     def batch_axis(self) -> int:
-        """Return the axis along which the images of the batch stand.
+        """Return the batch axis.
 
         Raises:
             Unsupported: There is no such axis.
@@ -71,28 +71,44 @@ class Ref:
         raise Unsupported("the images of a batch are mixed with one another")
 
     def same(self, other: Ref) -> bool:
-        """Return whether both show the same numbers in the same places."""
+        """Whether both tensors have the same numbers in the same places.
+
+        Args:
+            other: The other tensor.
+
+        Returns:
+            True if they have.
+        """
         return self.value == other.value and np.array_equal(self.view, other.view)
 
     def local(self) -> np.ndarray:
-        """The view of one image, without the batch axis."""
+        """Return the view of one image, without the batch axis."""
         return self.view.take(0, self.batch_axis())
 
 
 @dataclass(frozen=True)
 class Size:
-    """A number that depends on how many images there are."""
+    """A number that depends on the batch size."""
 
     of: Callable[[int], Any]
 
     def is_batch_invariant(self) -> bool:
-        """Return whether it is the same for any number of images, or at least for each image of a batch."""
+        """Whether it is the same for any batch size, or at least for each image of a batch."""
         few, more = np.asarray(self.of(IMAGES)), np.asarray(self.of(IMAGES + 1))
         return few.ndim == more.ndim and np.array_equal(few, more[tuple(map(slice, few.shape))])
 
 
 def identity_view(graph: Graph, value: int, axis: int = 0) -> Ref:
-    """Return a view of a value as it is: [batch, *shape], or with the batch at `axis`."""
+    """Return a value as a tensor.
+
+    Args:
+        graph: The graph.
+        value: The value.
+        axis: Position of the batch axis.
+
+    Returns:
+        A view [batch, *shape], or with the batch at `axis`.
+    """
     shape = graph.shapes[value]
     count = int(np.prod(shape))
     view = np.arange(IMAGES * count).reshape(IMAGES, *shape)
@@ -103,15 +119,15 @@ def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: i
     """Append an operator to the graph.
 
     Args:
-        graph: Gains the operator and its result.
-        op: The name of the operator in `graph/operator_table.py`.
+        graph: The graph.
+        op: Name of the operator in `graph/operator_table.py`.
         inputs: The values it reads.
-        shape: Of its result, without the batch.
-        axis: Where the view of the result has the batch.
+        shape: Shape of its result, without the batch.
+        axis: Position of the batch axis in the view of the result.
         **more: Attributes, arrays and weight of the node.
 
     Returns:
-        A view of the result as it is.
+        A view of the result.
     """
     output = graph.value(tuple(shape))
     graph.nodes.append(Node(op, inputs, output, **more))
@@ -119,10 +135,15 @@ def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: i
 
 
 def image_pixels(graph: Graph, ref: Ref) -> np.ndarray | None:
-    """Return which pixel of an image stands where in a view [..., channels] of it.
+    """Return which pixel of an image is where in a view [..., channels] of it.
 
-    None if it is no such view, or if working on the image as it lies would waste more than 5 % of the lanes that
-    tokens need.
+    Args:
+        graph: The graph.
+        ref: The view, with a batch axis.
+
+    Returns:
+        The pixels; None if it is no such view, or if an operator on the image would waste more than 5 % of the lanes
+        compared with tokens.
     """
     shape = graph.shapes[ref.value]
     local = ref.local()
@@ -140,13 +161,16 @@ def image_pixels(graph: Graph, ref: Ref) -> np.ndarray | None:
 
 
 def channels_last(made: Ref, pixels: np.ndarray, axis: int, shown: tuple[int, ...]) -> Ref:
-    """Return an image [channels, height, width] as a tensor [..., channels] of the shape `shown`.
+    """Return an image [channels, height, width] as a tensor [..., channels].
 
     Args:
         made: The image.
-        pixels: As `image_pixels` gives them.
-        axis: Where the batch is, alone or together with another axis.
-        shown: The shape of the result.
+        pixels: What `image_pixels` returned.
+        axis: Position of the batch axis, alone or together with another axis.
+        shown: Shape of the tensor.
+
+    Returns:
+        The tensor.
     """
     steps = made.view.reshape(IMAGES, -1, pixels.size)[:, :, 0]  # [image, channel]
     view = pixels[None, ..., None] + steps.reshape(IMAGES, *[1] * pixels.ndim, -1)
@@ -154,32 +178,46 @@ def channels_last(made: Ref, pixels: np.ndarray, axis: int, shown: tuple[int, ..
 
 
 def materialize(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None) -> int:
-    """Return a value that holds the numbers of a view in order, made by a gather unless there is one already.
+    """Return a value that holds the numbers of a view in order, by a gather if there is no such value yet.
 
     Args:
-        graph: Gains the gather.
+        graph: The graph.
         ref: The view.
-        shape: Of the value, without the batch; None: as the view has it.
+        shape: Shape of the value, without the batch; by default that of the view.
+
+    Returns:
+        The value.
     """
     local = ref.local()
     return pick(graph, ref.value, local if shape is None else local.reshape(shape))
 
 
 def materialized(graph: Graph, ref: Ref) -> Ref:
-    """Return the same tensor as a view of a value of its own, whose numbers lie in order."""
+    """Return the same tensor as a view of a value whose numbers are in order.
+
+    Args:
+        graph: The graph.
+        ref: The tensor.
+
+    Returns:
+        The new view.
+    """
     per_image, _ = ref.split_batch_axis()
     made = identity_view(graph, materialize(graph, per_image), per_image.batch_axis())
     return Ref(made.value, made.view.reshape(ref.view.shape), made.count)
 
 
 def pick(graph: Graph, value: int, index: np.ndarray, constant: np.ndarray | None = None) -> int:
-    """Return a value made of the numbers `index` of another one, or that one if these are all its numbers in order.
+    """Return a value made of some numbers of another one, or that value itself if these are all its numbers in order.
 
     Args:
-        graph: Gains the gather.
+        graph: The graph.
         value: The source.
-        index: In the shape of the result; index -1 - i stands for number i of the constant.
+        index: Indices into the source, in the shape of the result; index -1 - i refers to number i of the constant.
         constant: Numbers that the source does not have, such as padding.
+
+    Returns:
+        The value.
     """
     flat = index.reshape(-1)
     if constant is None and graph.shapes[value] == index.shape and (flat == np.arange(flat.size)).all():
@@ -190,7 +228,7 @@ def pick(graph: Graph, value: int, index: np.ndarray, constant: np.ndarray | Non
 
 
 def _gather(index: np.ndarray, shape: tuple[int, ...], constant: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Few loops where the index is regular, the index itself where not."""
+    """A few nests of loops if the index is regular, otherwise the index itself."""
     fixed = {} if constant is None else {"constant": np.ascontiguousarray(constant, np.float32).reshape(-1)}
     places, known = np.arange(index.size), index >= 0
     try:

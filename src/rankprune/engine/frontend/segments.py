@@ -1,4 +1,4 @@
-"""Cuts a captured module into steps: stretches for the kernels and islands for torch, as few as the order allows."""
+"""Divides a captured module into steps: segments for the kernels and islands for torch, as few as possible."""
 
 from __future__ import annotations
 
@@ -14,20 +14,29 @@ from .capture import Captured, Foreign, Literal, in_order
 from .islands import Island, Key, build
 from .refs import Ref, Size
 
-HEAVY = ("conv", "linear", "attention")  # operators that can make up for the way between torch and the kernels
+HEAVY = ("conv", "linear", "attention")  # operators that can outweigh the cost of switching between torch and kernels
 
 
 @dataclass
 class Segment:
-    """A stretch for the kernels; `inputs` and `outputs` are values of the whole graph."""
+    """A part that the kernels run.
+
+    Attributes:
+        graph: Its graph.
+        inputs: Values of the whole graph that it reads.
+        outputs: Values of the whole graph that later steps read.
+        origins: The traced nodes that it replaces.
+        made: Values that it computes, before operators are fused.
+    """
 
     graph: Graph
     inputs: list[int]
     outputs: list[int]
-    origins: list[fx.Node]  # the traced nodes it stands for
-    made: frozenset[int]  # values it made before operators were fused
+    origins: list[fx.Node]
+    made: frozenset[int]
 
     def heavy(self) -> bool:
+        """Whether it has operators that can outweigh the cost of switching between torch and the kernels."""
         return any(node.op in HEAVY for node in self.graph.nodes)
 
 
@@ -35,16 +44,23 @@ Step = Segment | Island
 
 
 def cut(captured: Captured) -> list[Step]:
-    """In the order they run."""
+    """Divide a captured module into steps.
+
+    Args:
+        captured: The captured module.
+
+    Returns:
+        The steps, in the order in which they run.
+    """
     graph = captured.graph
     if not captured.torch and all(isinstance(out, int) for out in captured.outputs):
-        # A plan is this: inputs and outputs as the module has them.
+        # A single segment with the module's own inputs and outputs, which can be saved as a plan.
         made = frozenset(node.output for node in graph.nodes)
         return [Segment(graph, graph.inputs, graph.outputs, captured.origins, made)]
     parts = list(_schedule(captured))
     wanted: set[Key] = {key_of(out) for out in captured.outputs if not isinstance(out, Literal)}
     steps: list[Step] = []
-    for part in reversed(parts):  # from the end, where it is known what the steps behind need
+    for part in reversed(parts):  # from the end, because a step must return what later steps need
         step = _segment(captured, part, wanted) if isinstance(part[0], int) else _island(captured, part, wanted)
         wanted |= set(step.inputs)
         steps.append(step)
@@ -52,13 +68,29 @@ def cut(captured: Captured) -> list[Step]:
 
 
 def as_island(captured: Captured, segment: Segment) -> Island:
-    """What torch would run in the place of a segment; its outputs are those of the traced nodes."""
+    """Return what torch would run instead of a segment.
+
+    Args:
+        captured: The captured module.
+        segment: The segment.
+
+    Returns:
+        The island; its outputs are those of the traced nodes.
+    """
     nodes = [n for n in captured.traced.module.graph.nodes if n in set(segment.origins)]
     last = [n for n in nodes if any(user not in set(nodes) for user in n.users) or not n.users]
     return build(captured, nodes, [n.name for n in last], segment.made, segment.inputs)
 
 
 def key_of(out: int | fx.Node) -> Key:
+    """Return the key of an output.
+
+    Args:
+        out: A value of the graph or a traced node.
+
+    Returns:
+        The key.
+    """
     return out.name if isinstance(out, fx.Node) else out
 
 
@@ -81,7 +113,7 @@ def _island(captured: Captured, part: list[fx.Node], wanted: set[Key]) -> Island
 
 
 def _schedule(captured: Captured) -> Iterator[list[Any]]:
-    """Parts of graph nodes (by index) and of traced nodes, in turn; each takes all that is ready."""
+    """Alternate between parts of graph nodes (by index) and of traced nodes; each takes all that is ready."""
     needs = _needs(captured)
     made = {node.output: i for i, node in enumerate(captured.graph.nodes)}
     found = [out for out in captured.outputs if not isinstance(out, Literal)]
@@ -101,7 +133,7 @@ def _schedule(captured: Captured) -> Iterator[list[Any]]:
     native, idle = True, 0
     while waiting[True] or waiting[False]:
         part, left = [], []
-        for item in waiting[native]:  # each list is in an order it can run in
+        for item in waiting[native]:  # each list is in topological order
             if needs[item] <= done:
                 part.append(item)
                 done.add(item)
@@ -117,7 +149,7 @@ def _schedule(captured: Captured) -> Iterator[list[Any]]:
 
 
 def _needs(captured: Captured) -> dict[Any, set[Any]]:
-    """For every graph node (by index) and torch node: those whose results it reads."""
+    """For each graph node (by index) and torch node, those whose results it reads."""
     made = {node.output: i for i, node in enumerate(captured.graph.nodes)}
     found: dict[Any, set[Any]] = {}
 

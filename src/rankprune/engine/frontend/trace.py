@@ -1,4 +1,4 @@
-"""Follows a module with torch.export, for any batch size, down to a graph of functional ATen operators."""
+"""Traces a module with torch.export, for any batch size, to a graph of functional ATen operators."""
 
 from __future__ import annotations
 
@@ -18,29 +18,38 @@ from .masks import float_masks
 
 
 class CannotFollow(ValueError):
-    """torch.export cannot follow the module with a free batch size; torch can still run it."""
+    """torch.export cannot trace the module with a dynamic batch size; torch can still run it."""
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A module as a graph: its tensor inputs in order, its own tensors, and how it gives its results back."""
+    """A module as a graph of ATen operators.
+
+    Attributes:
+        module: The graph.
+        inputs: Its tensor inputs, in order.
+        constants: The module's own tensors.
+        outputs: Nodes, or plain values.
+        spec: The nesting of the result.
+        batch: The symbol of the batch size.
+    """
 
     module: fx.GraphModule
     inputs: list[fx.Node]
     constants: dict[fx.Node, Tensor]
-    outputs: list[Any]  # nodes, or plain values
-    spec: Any  # of the result
-    batch: Any  # the symbol of the batch size
+    outputs: list[Any]
+    spec: Any
+    batch: Any
 
 
 class _Result:
-    """Apart from the module, whose attributes may not change while it is exported."""
+    """Separate from the module, whose attributes must not change while it is exported."""
 
     spec: Any = None
 
 
 class _Flat(nn.Module):
-    """The module with its arguments and results as flat lists: torch.export then needs to know no signature."""
+    """The module with flat lists as arguments and results, so that torch.export does not depend on its signature."""
 
     def __init__(self, module: nn.Module, call: Call) -> None:
         super().__init__()
@@ -54,7 +63,19 @@ class _Flat(nn.Module):
 
 
 def trace(module: nn.Module, call: Call) -> Traced:
-    """Raises CannotFollow, or a ValueError for a module that changes its own tensors as it runs."""
+    """Trace a module.
+
+    Args:
+        module: The module.
+        call: The example.
+
+    Returns:
+        The traced module.
+
+    Raises:
+        CannotFollow: torch.export cannot trace it with a dynamic batch size.
+        SelfChanging: It changes its own tensors.
+    """
     flat = _Flat(module, call).eval()
     two = call.resized(2)
     batch = torch.export.Dim("batch", min=2, max=65536)
@@ -77,18 +98,30 @@ def trace(module: nn.Module, call: Call) -> Traced:
 
 
 class SelfChanging(ValueError):
-    """The module changes its own tensors when it is called."""
+    """The module changes its own tensors when it is called.
+
+    Args:
+        operator: What changes the tensor.
+        name: Name of the tensor.
+    """
 
     def __init__(self, operator: str, name: str) -> None:
         super().__init__(
-            f"compile cannot take {operator}: it changes {name}, a tensor of the module's own; compile needs a module "
-            "that stays as it is when it is called"
+            f"compile cannot be used on {operator}: it changes {name}, a tensor of the module itself, and compile "
+            "needs a module that does not change when it is called"
         )
 
 
 def reason(error: BaseException) -> str:
-    """An exception as part of a sentence."""
-    return " ".join(str(error).split())[:200] or f"{type(error).__name__} without a word"
+    """Format an exception as part of a sentence.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        Its message on one line, or its type.
+    """
+    return " ".join(str(error).split())[:200] or f"{type(error).__name__} without a message"
 
 
 def _traced(exported: Any, spec: Any) -> Traced:
@@ -117,11 +150,11 @@ def _own_names(exported: Any) -> dict[str, str]:
 
 
 def _need_constant(exported: Any) -> None:
-    """A module that counts its calls, say, is not the same from call to call; nor may compiling change it."""
+    """Refuse a module that changes from call to call, for example one that counts its calls."""
     for name in exported.graph_signature.buffers_to_mutate.values():
         raise SelfChanging("an assignment", name.removeprefix("module."))
     names = _own_names(exported)
-    # A constant that the module made as it ran (a lifted one) is new in each call.
+    # A constant that `forward` creates (a lifted one) is new in each call, so it may be changed.
     lifted = exported.graph_signature.inputs_to_lifted_tensor_constants
     owned = {
         memory(n): names[n.name]
@@ -141,7 +174,7 @@ def _all_nodes(module: nn.Module) -> Iterator[fx.Node]:
 
 @contextlib.contextmanager
 def _eager() -> Iterator[None]:
-    """Parts under torch.compile run as they were written."""
+    """Run parts that are wrapped in torch.compile eagerly."""
     stance = getattr(torch.compiler, "set_stance", None)
     if stance is None:
         yield
