@@ -121,7 +121,7 @@ def counted(module: Any, x: Tensor) -> Tensor:
 def test_a_module_that_changes_itself_is_refused_and_not_changed():
     model = net(counted)
     before = model.table.clone()
-    refused(model, r"aten\.add_\.Tensor: it changes table, a tensor of the module's own")
+    refused(model, r"aten\.add_\.Tensor: it changes table, a tensor of the module itself")
     assert torch.equal(model.table, before)
 
 

@@ -156,5 +156,5 @@ def test_the_gain_is_the_middle_half_of_the_turns():
 def test_a_noisy_machine_is_named(times, monkeypatch):
     times(lambda turn: (1.0, 1.0))
     monkeypatch.setattr(compiled, "samples", lambda calls: [[1.0, 2.0, 3.0, 4.0], [1.0] * 4])
-    with pytest.warns(UserWarning, match=r"noisy: the engine's gain over torch is between 1\.75 and 3\.25"):
+    with pytest.warns(UserWarning, match=r"noisy: the speed-up over torch is between 1\.75 and 3\.25"):
         rp.compile(nn.Sequential(nn.Linear(6, 4)).eval(), torch.randn(4, 6), threads=1)

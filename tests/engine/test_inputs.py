@@ -236,7 +236,7 @@ def test_a_module_that_counts_its_calls_in_python_code_is_refused_and_put_back()
             return self.layer(x)
 
     model = Counts().eval()
-    with pytest.raises(ValueError, match="it changes calls, a tensor of the module's own"):
+    with pytest.raises(ValueError, match="it changes calls, a tensor of the module itself"):
         rp.compile(model, torch.randn(2, 4), threads=1)
     assert model.calls.item() == 0
 

@@ -13,8 +13,8 @@ from torch import Tensor, fx
 from rankprune.engine.graph.graph import Graph, Unsupported
 
 from . import operators
-from .refs import IMAGES, Ref, Size, identity_view, materialize
-from .trace import Traced, reason
+from .refs import IMAGES, Ref, Size, identity_view, in_order, materialize
+from .trace import Traced, batch_axis, reason, repeats
 
 LEFT_OUT = "torch is faster here"
 
@@ -91,63 +91,6 @@ def capture(traced: Traced, excluded: frozenset[str] = frozenset()) -> Captured:
         state.outputs.append(_output(state, out) if isinstance(out, fx.Node) else Literal(out))
     state.graph.outputs = [v for v in state.outputs if isinstance(v, int)]
     return state
-
-
-def repeats(traced: Traced, size: Any) -> int | None:
-    """Return how many entries an axis has per image.
-
-    Args:
-        traced: The traced module.
-        size: Size of an axis in the exported program.
-
-    Returns:
-        The number; None if the size does not depend on the batch.
-
-    Raises:
-        Unsupported: The size is not a multiple of the batch size.
-    """
-    if not isinstance(size, torch.SymInt):
-        return None
-    each = size.node.expr / traced.batch
-    if not each.is_Integer:
-        raise Unsupported("a size that is not so many times the batch")
-    return int(each)
-
-
-def batch_axis(traced: Traced, shown: Any) -> tuple[int, int]:
-    """Find the batch axis of a tensor.
-
-    Args:
-        traced: The traced module.
-        shown: The tensor in the exported program.
-
-    Returns:
-        The axis, and its entries per image.
-
-    Raises:
-        Unsupported: There is no batch axis, or several.
-    """
-    sizes = [repeats(traced, n) for n in shown.shape]
-    if sizes.count(None) != len(sizes) - 1:
-        raise Unsupported("a tensor without a batch dimension, or with several")
-    return next((i, n) for i, n in enumerate(sizes) if n is not None)
-
-
-def in_order(ref: Ref) -> tuple[Ref, int | None] | None:
-    """Return `ref.split_batch_axis()` if the numbers of an image are in the same order as in the value.
-
-    Args:
-        ref: The view.
-
-    Returns:
-        The view with a batch axis and the axis that was split; None if the order differs.
-    """
-    try:
-        per_image, split = ref.split_batch_axis()
-    except Unsupported:
-        return None
-    flat = per_image.local().reshape(-1)
-    return (per_image, split) if flat.size == ref.count and (flat[1:] > flat[:-1]).all() else None
 
 
 def _placeholder(state: Captured, node: fx.Node) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from .capture import Captured, Foreign, batch_axis, in_order, module_name
-from .refs import Ref, Size
+from .capture import Captured, Foreign, module_name
+from .refs import Ref, Size, in_order
+from .trace import batch_axis
 
 _aten = torch.ops.aten
 Key = int | str  # a value of the graph, (batch, ...) in float32; or the name of a traced node that torch computes

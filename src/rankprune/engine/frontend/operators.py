@@ -12,9 +12,11 @@ from typing import Any
 from rankprune.engine.graph.graph import Unsupported
 
 from . import (
+    operators_activation,
     operators_attention,
     operators_elementwise,
     operators_layer,
+    operators_pool,
     operators_reduce,
     operators_resample,
     operators_view,
@@ -22,8 +24,8 @@ from . import (
 )
 
 _PARTS = (
-    operators_layer, operators_elementwise, operators_attention, operators_reduce, operators_resample, operators_view,
-    operators_volume,
+    operators_layer, operators_pool, operators_elementwise, operators_activation, operators_attention,
+    operators_reduce, operators_resample, operators_view, operators_volume,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Products of two computed tensors, softmax, and attention, which `fuse_attention` puts together from both."""
+"""Handlers of products of computed tensors, softmax, and attention, which `fuse_attention` combines."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .operators_elementwise import binary, constant
 from .operators_layer import linear
 from .refs import IMAGES, Ref, emit, pick
 
-Spec = list[int]  # first token and channel, and steps of both along group, head, row and depth
+Spec = list[int]  # first token and channel, then the steps of both along group, head, row and depth
 
 
 def _ref(graph: Graph, x: Any, beside: Any) -> Ref:
-    """A computed tensor, or a constant that is multiplied with one as a value of its own, the same for every image."""
+    """A computed tensor, or a constant that becomes a value of the graph, the same for every image."""
     if isinstance(x, Ref):
         return x
     if not isinstance(x, Tensor) or not isinstance(beside, Ref):
@@ -31,7 +31,7 @@ def _ref(graph: Graph, x: Any, beside: Any) -> Ref:
 
 
 def _leading(graph: Graph, a: Any, b: Any) -> tuple[Ref, Ref, np.ndarray, np.ndarray, int, tuple[int, ...]]:
-    """Both operands, each one's view for one image, the batch axis, and the shape of the axes before the matrices."""
+    """Both operands, their views for one image, the batch axis, and the shape of the leading axes."""
     refs = [_ref(graph, a, b), _ref(graph, b, a)]
     parts: list[np.ndarray] = []
     where: list[tuple[int, tuple[int, ...]]] = []
@@ -50,7 +50,7 @@ def _leading(graph: Graph, a: Any, b: Any) -> tuple[Ref, Ref, np.ndarray, np.nda
         if isinstance(x, Ref):
             parts.append(ref.split_batch_axis()[0].local())
             continue
-        view = ref.view[0]  # a constant: no image's, unless it was expanded over the batch
+        view = ref.view[0]  # a constant has no batch axis, unless it was expanded
         place = view.ndim + axis
         if place >= 0 and view.shape[place] == IMAGES:
             both = np.asarray(x.detach().float().numpy())
@@ -61,7 +61,20 @@ def _leading(graph: Graph, a: Any, b: Any) -> tuple[Ref, Ref, np.ndarray, np.nda
 
 
 def matmul(graph: Graph, a: Any, b: Any, stacked: bool | None = None) -> Ref:
-    """a [..., row, depth] times b [..., depth, column]. `stacked`: see `lower_product.result`."""
+    """Capture a matrix product.
+
+    Args:
+        graph: The graph.
+        a: [..., row, depth].
+        b: [..., depth, column].
+        stacked: See `lower_product.result`; by default it follows from the operands.
+
+    Returns:
+        [..., row, column].
+
+    Raises:
+        Unsupported: An operand is a vector, or the product is over the batch.
+    """
     if isinstance(b, Tensor) and b.dim() == 2:
         return linear(graph, a, b.T)
     if any((isinstance(x, Ref) and x.view.ndim < 3) or (isinstance(x, Tensor) and x.ndim < 2) for x in (a, b)):
@@ -118,13 +131,16 @@ def _steps(local: np.ndarray, shape: tuple[int, ...]) -> Spec | None:
 
 
 def softmax(graph: Graph, x: Ref, dim: int, *_: Any, safe: bool = False) -> Ref:
-    """Over groups of channels of the value as it lies, or over the last axis of a copy.
+    """Capture a softmax, over groups of channels of the value in place or over the last axis of a copy.
 
     Args:
-        graph: Gains the operator.
+        graph: The graph.
         x: The scores.
-        dim: The axis of `x`, without the batch.
-        safe: Whether scores that are all -inf give 0 instead of NaN, as in torch's attention.
+        dim: The axis.
+        safe: Rows that are all -inf give 0 instead of NaN, as in torch's attention.
+
+    Returns:
+        The probabilities.
 
     Raises:
         Unsupported: The axis is the batch.
@@ -153,7 +169,7 @@ def softmax(graph: Graph, x: Ref, dim: int, *_: Any, safe: bool = False) -> Ref:
 
 
 def _in_runs(runs: np.ndarray) -> bool:
-    """Whether each row is a run of neighbours that begins at a multiple of its length, and none comes twice."""
+    """Whether each row is a contiguous run that starts at a multiple of its length, and all rows are distinct."""
     first, size = runs[:, 0], runs.shape[1]
     even = (first % size == 0).all() and (runs == first[:, None] + np.arange(size)).all()
     return bool(even) and np.unique(first).size == first.size
@@ -163,6 +179,26 @@ def attention(
     graph: Graph, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False, *,
     scale: Any = None, enable_gqa: bool = False, **more: Any,
 ) -> Ref:  # fmt: skip
+    """Capture `scaled_dot_product_attention` as products, a scale, a bias and a softmax.
+
+    Args:
+        graph: The graph.
+        q: Queries, [..., token, dim].
+        k: Keys, [..., key, dim].
+        v: Values, [..., key, value dim].
+        mask: Added to the scores, or booleans.
+        dropout: Must be 0.
+        causal: Mask later keys.
+        scale: Factor of the scores; by default 1 / sqrt(dim).
+        enable_gqa: Repeat heads of keys and values.
+        **more: Further arguments, which must be false.
+
+    Returns:
+        [..., token, value dim].
+
+    Raises:
+        Unsupported: There is dropout.
+    """
     if dropout or any(more.values()):
         raise Unsupported("attention with dropout")
     if enable_gqa:
@@ -184,7 +220,7 @@ def attention(
 
 
 def _repeated(x: Any, like: Any) -> Any:
-    """Heads of keys or values, each for several heads of queries."""
+    """Repeat the heads of keys or values for grouped queries."""
     if not isinstance(x, Ref) or not isinstance(like, Ref):
         raise Unsupported("grouped heads of a constant")
     times = like.view.shape[-3] // x.view.shape[-3]
@@ -192,7 +228,19 @@ def _repeated(x: Any, like: Any) -> Any:
 
 
 def einsum(graph: Graph, equation: str, operands: list[Any], **_: Any) -> Ref:
-    """Of two tensors, as a product of matrices over the letters that both have and the result has not."""
+    """Capture an einsum of two tensors as a matrix product over the summed letters.
+
+    Args:
+        graph: The graph.
+        equation: The equation.
+        operands: Two tensors.
+
+    Returns:
+        The result.
+
+    Raises:
+        Unsupported: There are other than two tensors, or one of them is summed alone.
+    """
     ins, _arrow, out = equation.replace(" ", "").partition("->")
     letters = ins.split(",")
     if len(operands) != 2 or "." in equation or not out or any(len(set(word)) != len(word) for word in letters):

@@ -1,7 +1,7 @@
-"""Activations, and sums, products and the like of tensors, numbers and constants that broadcast.
+"""Handlers of elementwise operations on tensors, numbers and constants that broadcast. See `operators`.
 
-They work on the value a view looks at, in the order in which it lies, and the result is seen through the same view: no
-number is moved for them.
+They work on the value behind a view, in the value's own order, and return the result through the same view, so that no
+numbers are moved.
 """
 
 from __future__ import annotations
@@ -18,11 +18,23 @@ from .refs import IMAGES, Ref, materialized, pick
 
 Handler = Callable[..., Any]
 _REVERSED = {"sub": "rsub", "rsub": "sub", "div": "rdiv", "rdiv": "div"}
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 def unary(graph: Graph, x: Any, kind: str, *parameters: float) -> Ref:
-    """An activation of every number of the value behind the view, unless the view is of a small part of it."""
+    """Capture an activation of the whole value behind a view, unless the view is of a small part of it.
+
+    Args:
+        graph: The graph.
+        x: The tensor.
+        kind: The activation.
+        *parameters: Up to two parameters.
+
+    Returns:
+        The result.
+
+    Raises:
+        Unsupported: `x` is not a computed tensor.
+    """
     if not isinstance(x, Ref):
         raise Unsupported("an activation of something else than a tensor")
     if IMAGES * x.count > 2 * x.view.size:
@@ -34,14 +46,27 @@ def unary(graph: Graph, x: Any, kind: str, *parameters: float) -> Ref:
 
 
 def constant(graph: Graph, op: str, x: Ref, array: np.ndarray) -> Ref:
-    """With a constant that broadcasts against the full shape, batch axis included."""
+    """Capture an operation with a constant.
+
+    Args:
+        graph: The graph.
+        op: The operation.
+        x: The tensor.
+        array: The constant, which broadcasts against the full shape including the batch.
+
+    Returns:
+        The result.
+
+    Raises:
+        Unsupported: The constant has NaN, or differs between images.
+    """
     shape = np.broadcast_shapes(array.shape, x.view.shape)
     if np.isnan(array).any():
         raise Unsupported("a constant with NaN")
     x = Ref(x.value, np.broadcast_to(x.view, shape), x.count)
     if not _once(x):
         x = materialized(graph, x)
-    full = np.full(IMAGES * x.count, np.nan, np.float32)  # NaN: a number that the view does not show
+    full = np.full(IMAGES * x.count, np.nan, np.float32)  # NaN marks numbers that are not in the view
     full[x.view.reshape(-1)] = np.broadcast_to(array, shape).reshape(-1)
     first, second = full.reshape(IMAGES, -1)
     if not np.array_equal(first, second, equal_nan=True):
@@ -51,7 +76,20 @@ def constant(graph: Graph, op: str, x: Ref, array: np.ndarray) -> Ref:
 
 
 def binary(graph: Graph, op: str, a: Ref, b: Ref) -> Ref:
-    """Of two computed tensors: in the order of the one that has every number of the result once."""
+    """Capture an operation of two computed tensors, in the order of one that has every number of the result once.
+
+    Args:
+        graph: The graph.
+        op: The operation.
+        a: The first tensor.
+        b: The second tensor.
+
+    Returns:
+        The result.
+
+    Raises:
+        Unsupported: The tensors do not have the batch on the same axis.
+    """
     shape = np.broadcast_shapes(a.view.shape, b.view.shape)
     a, b = (Ref(r.value, np.broadcast_to(r.view, shape), r.count) for r in (a, b))
     if not _covers(a):
@@ -79,14 +117,14 @@ def binary(graph: Graph, op: str, a: Ref, b: Ref) -> Ref:
 
 
 def _same(graph: Graph, op: str, x: Ref, others: list[int] | None = None, **more: Any) -> Ref:
-    """A node whose result lies as its first operand does."""
+    """Append a node whose result has the order of its first operand."""
     output = graph.value(graph.shapes[x.value])
     graph.nodes.append(Node(op, [x.value, *(others or [])], output, **more))
     return Ref(output, x.view, x.count)
 
 
 def _once(x: Ref) -> bool:
-    """Whether the view shows no number twice, and most of them."""
+    """Whether the view has no number twice, and at least half of the numbers."""
     if x.view.size > IMAGES * x.count or 2 * x.view.size < IMAGES * x.count:
         return False
     seen = np.zeros(IMAGES * x.count, bool)
@@ -95,12 +133,12 @@ def _once(x: Ref) -> bool:
 
 
 def _covers(x: Ref) -> bool:
-    """Whether the view shows every number once."""
+    """Whether the view has every number exactly once."""
     return x.view.size == IMAGES * x.count and _once(x)
 
 
 def _compact(array: np.ndarray) -> np.ndarray:
-    """Size 1 along the axes where it is constant; NaN is anything."""
+    """Reduce axes along which the array is constant to size 1; NaN matches anything."""
     low, high = (np.where(np.isnan(array), fill, array) for fill in (np.inf, -np.inf))
     for axis in range(array.ndim):
         if array.shape[axis] > 1:
@@ -112,7 +150,7 @@ def _compact(array: np.ndarray) -> np.ndarray:
 
 
 def _unrepeated(index: np.ndarray) -> np.ndarray:
-    """Size 1 along the axes where a view repeats the same numbers."""
+    """Reduce axes along which a view repeats the same numbers to size 1."""
     for axis in range(index.ndim):
         first = index.take([0], axis)
         if index.shape[axis] > 1 and (index == first).all():
@@ -120,25 +158,42 @@ def _unrepeated(index: np.ndarray) -> np.ndarray:
     return index
 
 
-def _number(value: Any) -> np.ndarray:
+def number(value: Any) -> np.ndarray:
+    """Convert a number or a constant tensor to float32.
+
+    Args:
+        value: The number or tensor.
+
+    Returns:
+        The array.
+    """
     return np.asarray(value.detach().float().numpy() if isinstance(value, Tensor) else value, np.float32)
 
 
 def operation(op: str) -> Handler:
+    """Return the handler of an operation with two operands, each a computed tensor, a number or a constant.
+
+    Args:
+        op: The operation.
+
+    Returns:
+        The handler.
+    """
+
     def handler(graph: Graph, a: Any, b: Any, *, alpha: float = 1, rounding_mode: Any = None) -> Ref:
         if rounding_mode is not None:
             raise Unsupported("a division that rounds")
         if isinstance(a, Ref) and isinstance(b, Ref):
-            return binary(graph, op, a, b if alpha == 1 else constant(graph, "mul", b, _number(alpha)))
+            return binary(graph, op, a, b if alpha == 1 else constant(graph, "mul", b, number(alpha)))
         if isinstance(a, Ref):
-            array = _number(b) * np.float32(alpha)
+            array = number(b) * np.float32(alpha)
             if op == "sub":
                 return constant(graph, "add", a, -array)
-            # A power of two divides exactly as its reciprocal multiplies; others differ by one rounding.
+            # Dividing by a power of two equals multiplying by its reciprocal; for others the rounding may differ.
             return constant(graph, "mul", a, 1 / array) if op == "div" else constant(graph, op, a, array)
         if alpha != 1:
-            b = constant(graph, "mul", b, _number(alpha))
-        return constant(graph, _REVERSED.get(op, op), b, _number(a))
+            b = constant(graph, "mul", b, number(alpha))
+        return constant(graph, _REVERSED.get(op, op), b, number(a))
 
     return handler
 
@@ -148,6 +203,19 @@ def _reversed(op: str) -> Handler:
 
 
 def power(graph: Graph, x: Any, exponent: Any) -> Ref:
+    """Capture a power with a small constant exponent.
+
+    Args:
+        graph: The graph.
+        x: The base.
+        exponent: One of 1, 2, 3, 0.5, -0.5, -1.
+
+    Returns:
+        The power.
+
+    Raises:
+        Unsupported: The exponent is another one.
+    """
     known: dict[float, Callable[[], Ref]] = {
         1.0: lambda: unary(graph, x, "none"),
         2.0: lambda: binary(graph, "mul", x, x),
@@ -161,66 +229,12 @@ def power(graph: Graph, x: Any, exponent: Any) -> Ref:
     return known[float(exponent)]()
 
 
-def activation(kind: str) -> Handler:
-    return lambda graph, x: unary(graph, x, kind)
-
-
-def gelu(graph: Graph, x: Any, approximate: str = "none", **more: Any) -> Ref:
-    return unary(graph, x, "gelu_tanh" if more.get("approximate", approximate) == "tanh" else "gelu")
-
-
-def clamp(graph: Graph, x: Any, low: Any = None, high: Any = None) -> Ref:
-    if any(isinstance(bound, (Ref, Tensor)) for bound in (low, high)):
-        raise Unsupported("a clamp by tensors")
-    low = -_LARGEST if low is None else max(-_LARGEST, float(low))
-    high = _LARGEST if high is None else min(_LARGEST, float(high))
-    return unary(graph, x, "relu6") if (low, high) == (0.0, 6.0) else unary(graph, x, "clamp", low, high)
-
-
-def hardtanh(graph: Graph, x: Any, low: float = -1.0, high: float = 1.0) -> Ref:
-    return clamp(graph, x, low, high)
-
-
-def elu(graph: Graph, x: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Ref:
-    made = unary(graph, x, "elu", alpha, input_scale)
-    return made if scale == 1 else constant(graph, "mul", made, np.float32(scale))
-
-
-def selu(graph: Graph, x: Any) -> Ref:
-    return elu(graph, x, 1.6732632423543772, 1.0507009873554805)
-
-
-def softplus(graph: Graph, x: Any, beta: float = 1.0, threshold: float = 20.0) -> Ref:
-    return unary(graph, x, "softplus", beta, threshold)
-
-
-def prelu(graph: Graph, x: Any, weight: Any) -> Ref:
-    """A slope for each channel of axis 1, or one for all."""
-    if not isinstance(x, Ref) or not isinstance(weight, Tensor):
-        raise Unsupported("a PReLU by a computed slope")
-    slopes = _number(weight)
-    return constant(graph, "prelu", x, slopes if slopes.size == 1 else slopes.reshape(-1, *[1] * (x.view.ndim - 2)))
-
-
-_PLAIN = ("relu", "relu6", "hardswish", "sigmoid", "silu", "hardsigmoid", "tanh", "mish", "exp", "sqrt", "abs")
 HANDLERS: dict[str, Handler] = {
     **{op: operation(op) for op in ("add", "mul", "sub", "div", "maximum", "minimum")},
-    **{kind: activation(kind) for kind in _PLAIN},
     "rsub": _reversed("sub"),
     "pow": power,
     "square": lambda graph, x: power(graph, x, 2),
     "rsqrt": lambda graph, x: power(graph, x, -0.5),
     "reciprocal": lambda graph, x: power(graph, x, -1),
     "neg": lambda graph, x: constant(graph, "mul", x, np.float32(-1)),
-    "gelu": gelu,
-    "clamp": clamp,
-    "clamp_min": lambda graph, x, low: clamp(graph, x, low),
-    "clamp_max": lambda graph, x, high: clamp(graph, x, None, high),
-    "hardtanh": hardtanh,
-    "elu": elu,
-    "selu": selu,
-    "celu": lambda graph, x, alpha=1.0: elu(graph, x, alpha, 1.0, 1 / alpha),
-    "leaky_relu": lambda graph, x, slope=0.01: unary(graph, x, "leaky_relu", slope),
-    "softplus": softplus,
-    "prelu": prelu,
 }

@@ -1,4 +1,4 @@
-"""Layers with weights, and pooling."""
+"""Handlers of layers with weights and norms. See `operators`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,58 @@ AFFINE = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "activation":
 
 
 def array(tensor: Tensor) -> np.ndarray:
+    """Convert a tensor to a contiguous float32 array.
+
+    Args:
+        tensor: The tensor.
+
+    Returns:
+        The array.
+    """
     return np.ascontiguousarray(tensor.detach().float().numpy())
 
 
 def image(graph: Graph, x: Any) -> int:
-    """A value [C, H, W] with the batch in front."""
+    """Return a batch of images as a value [C, H, W].
+
+    Args:
+        graph: The graph.
+        x: [batch, C, H, W].
+
+    Returns:
+        The value.
+
+    Raises:
+        Unsupported: It is not a batch of images.
+    """
     if not isinstance(x, Ref) or x.view.ndim != 4 or x.batch_axis():
         raise Unsupported("not a batch of images")
     return materialize(graph, x)
 
 
 def pair(value: Any) -> list[int]:
+    """Return a size along y and x.
+
+    Args:
+        value: One number or two.
+
+    Returns:
+        Two integers.
+    """
     values = list(value) if isinstance(value, (list, tuple)) else [value]
     return [int(v) for v in (values * 2 if len(values) == 1 else values)]
 
 
 def bias_of(bias: Tensor | None, size: int) -> np.ndarray:
+    """Return a bias as an array.
+
+    Args:
+        bias: The bias, or None for zeros.
+        size: Its length.
+
+    Returns:
+        The array.
+    """
     return np.zeros(size, np.float32) if bias is None else array(bias)
 
 
@@ -48,6 +84,24 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Ref:
+    """Capture a convolution.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, H, W].
+        weight: [outputs, inputs of a group, kh, kw].
+        bias: Per output channel, or None.
+        stride: Along y and x.
+        padding: Along y and x, or its name.
+        dilation: Along y and x.
+        groups: Number of groups.
+
+    Returns:
+        The images.
+
+    Raises:
+        Unsupported: The weight is computed, or its taps are too far apart for the kernels.
+    """
     source = image(graph, x)
     if not isinstance(weight, Tensor):
         raise Unsupported("convolution by a computed weight")
@@ -59,8 +113,8 @@ def conv2d(
         for n, p, d, k, s in zip((height, width), padding, dilation, weight.shape[2:], stride)
     ]
     made = plane_set((weight.shape[0], *size), list(weight.shape[2:]), stride, padding, dilation)
-    channels = 1 if groups == 1 else weight.shape[1]  # that cannot be worked in blocks
-    if made.taps.max() + (channels - 1) * made.count * made.rows >= REACH:  # strides may add to it: lowering refuses
+    channels = 1 if groups == 1 else weight.shape[1]  # a grouped convolution cannot be divided into blocks
+    if made.taps.max() + (channels - 1) * made.count * made.rows >= REACH:  # lowering checks it again, with strides
         raise Unsupported("taps too far apart for the kernels' offsets")
     attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "activation": "none"}
     return emit(
@@ -70,6 +124,19 @@ def conv2d(
 
 
 def named_padding(name: str, kernel: Sequence[int], dilation: list[int]) -> list[int]:
+    """Return the padding "same" or "valid" as numbers.
+
+    Args:
+        name: The name.
+        kernel: Height and width of the window.
+        dilation: Along y and x.
+
+    Returns:
+        Padding along y and x.
+
+    Raises:
+        Unsupported: The padding would be asymmetric.
+    """
     around = [0, 0] if name == "valid" else [d * (k - 1) for d, k in zip(dilation, kernel)]
     if any(n % 2 for n in around):
         raise Unsupported("an uneven padding")
@@ -77,6 +144,20 @@ def named_padding(name: str, kernel: Sequence[int], dilation: list[int]) -> list
 
 
 def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
+    """Capture a linear layer; over the channels of an image it is a 1x1 convolution.
+
+    Args:
+        graph: The graph.
+        x: [..., inputs].
+        weight: [outputs, inputs].
+        bias: Per output, or None.
+
+    Returns:
+        [..., outputs].
+
+    Raises:
+        Unsupported: The weight is computed, or the layer is over the batch.
+    """
     if not isinstance(weight, Tensor) or not isinstance(x, Ref):
         raise Unsupported("a product of two computed tensors")
     per_image, _ = x.split_batch_axis()
@@ -86,7 +167,7 @@ def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
     shown = (*x.view.shape[:-1], weight.shape[0])
     arrays = {"bias": bias_of(bias, weight.shape[0])}
     pixels = image_pixels(graph, per_image)
-    if pixels is not None:  # channels of an image: a 1x1 convolution of it as it lies
+    if pixels is not None:  # a linear layer over the channels of an image is a 1x1 convolution
         size = graph.shapes[x.value][1:]
         made = emit(
             graph, "conv", [x.value], (weight.shape[0], *size), attrs={**AFFINE, "groups": 1},
@@ -104,14 +185,41 @@ def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
 
 
 def product(graph: Graph, x: Any, weight: Any) -> Ref:
-    """By a constant matrix on the right: a linear layer whose weight lies the other way."""
+    """Capture a product with a constant matrix on the right, as a linear layer.
+
+    Args:
+        graph: The graph.
+        x: [..., inputs].
+        weight: [inputs, outputs].
+
+    Returns:
+        [..., outputs].
+
+    Raises:
+        Unsupported: The matrix is computed.
+    """
     if not isinstance(weight, Tensor) or weight.dim() != 2:
         raise Unsupported("a product of two computed tensors")
     return linear(graph, x, weight.T)
 
 
 def sum_and_product(graph: Graph, bias: Any, x: Any, weight: Any, *, beta: float = 1, alpha: float = 1) -> Ref:
-    """As Hugging Face's Conv1D has it."""
+    """Capture `addmm` with a constant matrix and bias, as in Conv1D of Hugging Face.
+
+    Args:
+        graph: The graph.
+        bias: Per output.
+        x: [..., inputs].
+        weight: [inputs, outputs].
+        beta: Must be 1.
+        alpha: Must be 1.
+
+    Returns:
+        [..., outputs].
+
+    Raises:
+        Unsupported: The matrix or the bias is computed.
+    """
     if not isinstance(weight, Tensor) or not isinstance(bias, Tensor) or bias.dim() != 1 or (alpha, beta) != (1, 1):
         raise Unsupported("a product of two computed tensors")
     return linear(graph, x, weight.T, bias)
@@ -129,11 +237,32 @@ def batch_norm(
     eps: float,
     *_: Any,
 ) -> Ref:
+    """Capture a batch norm in evaluation mode.
+
+    Args:
+        graph: The graph.
+        x: [batch, channels, ...].
+        weight: Scale per channel, or None.
+        bias: Shift per channel, or None.
+        mean: Running mean.
+        var: Running variance.
+        training: Must be false.
+        momentum: Not used.
+        eps: Added to the variance.
+
+    Returns:
+        The normalized tensor.
+
+    Raises:
+        Unsupported: It uses the statistics of the batch.
+    """
     if training or mean is None or not isinstance(x, Ref):
         raise Unsupported("batch norm by the batch's own statistics")
     scale = 1.0 / np.sqrt(array(var).astype(np.float64) + eps) * (1.0 if weight is None else array(weight))
     shift = (0.0 if bias is None else array(bias)) - array(mean) * scale
-    if x.view.ndim == 4 and x.batch_axis() == 0:  # a depthwise 1x1 convolution, until it is folded into the one before
+    if (
+        x.view.ndim == 4 and x.batch_axis() == 0
+    ):  # a depthwise 1x1 convolution, which fusion folds into the layer before
         attrs = {**AFFINE, "groups": scale.size}
         kernel = Weight((scale.size, 1, 1, 1), scale.astype(np.float32), None)
         return emit(
@@ -145,56 +274,25 @@ def batch_norm(
     return constant(graph, "add", first, shift.astype(np.float32).reshape(shape))
 
 
-def pool_attrs(average: bool, kernel: Any, stride: Any, padding: Any, dilation: Any, count_pad: bool) -> dict[str, Any]:
-    kernel = pair(kernel)
-    return {
-        "average": int(average), "kernel": kernel, "stride": pair(stride) if stride not in ([], (), None) else kernel,
-        "padding": pair(padding), "dilation": pair(dilation), "count_pad": int(count_pad),
-    }  # fmt: skip
-
-
-def pooled(graph: Graph, x: Any, attrs: dict[str, Any], ceil: bool) -> Ref:
-    source = image(graph, x)
-    channels, *sizes = graph.shapes[source]
-    out = []
-    for n, k, s, p, d in zip(sizes, *(attrs[name] for name in ("kernel", "stride", "padding", "dilation"))):
-        room = n + 2 * p - d * (k - 1) - 1
-        size = (-(-room // s) if ceil else room // s) + 1
-        out.append(size - 1 if ceil and (size - 1) * s >= n + p else size)
-    return emit(graph, "pool", [source], (channels, *out), attrs=attrs)
-
-
-def max_pool(
-    graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
-) -> Ref:
-    return pooled(graph, x, pool_attrs(False, kernel, stride, padding, dilation, False), ceil)
-
-
-def avg_pool(
-    graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, count_pad: bool = True,
-    divisor: Any = None,
-) -> Ref:  # fmt: skip
-    if divisor is not None:
-        raise Unsupported("an average with a divisor of its own")
-    return pooled(graph, x, pool_attrs(True, kernel, stride, padding, 1, count_pad), ceil)
-
-
-def adaptive_avg_pool(graph: Graph, x: Any, size: Any) -> Ref:
-    source = image(graph, x)
-    channels, height, width = graph.shapes[source]
-    out = pair(size)
-    if out == [1, 1]:
-        made = emit(graph, "mean", [source], (channels,))
-        return Ref(made.value, made.view.reshape(IMAGES, channels, 1, 1), made.count)
-    if height % out[0] or width % out[1]:
-        raise Unsupported("an adaptive average of uneven windows")
-    kernel = [height // out[0], width // out[1]]
-    return pooled(graph, x, pool_attrs(True, kernel, kernel, 0, 1, False), False)
-
-
 def layer_norm(
     graph: Graph, x: Ref, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Ref:
+    """Capture a LayerNorm over the last axis.
+
+    Args:
+        graph: The graph.
+        x: [..., channels].
+        shape: Must be the size of the last axis.
+        weight: Scale per channel, or None.
+        bias: Shift per channel, or None.
+        eps: Added to the variance.
+
+    Returns:
+        The normalized tensor.
+
+    Raises:
+        Unsupported: It is over several axes.
+    """
     per_image, _split = x.split_batch_axis()
     axis, local = per_image.batch_axis(), per_image.local()
     if len(shape) != 1 or axis == per_image.view.ndim - 1:
@@ -216,6 +314,5 @@ def layer_norm(
 
 HANDLERS: dict[str, Callable[..., Any]] = {
     "conv2d": conv2d, "linear": linear, "mm": product, "addmm": sum_and_product,
-    "batch_norm": batch_norm, "max_pool2d": max_pool, "avg_pool2d": avg_pool,
-    "adaptive_avg_pool2d": adaptive_avg_pool, "layer_norm": layer_norm,
+    "batch_norm": batch_norm, "layer_norm": layer_norm,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Sums, means, norms and maxima over axes, and normalisations by groups of channels, of operators the kernels have."""
+"""Handlers of sums, means, norms and maxima over axes, and of group norms. See `operators`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 from rankprune.engine.graph.graph import Graph, Unsupported
 
 from .operators_elementwise import binary, constant, power, unary
-from .operators_layer import array, linear, max_pool
+from .operators_layer import array, linear
+from .operators_pool import max_pool
 from .refs import IMAGES, Ref, emit, materialize
 
 
@@ -24,7 +25,17 @@ def _axes(x: Any, dims: Any) -> list[int]:
 
 
 def mean(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
-    """Over pixels or tokens by a kernel of its own; over other axes as a layer whose weights are all the same."""
+    """Capture a mean: over pixels or tokens by its own kernel, over other axes by a layer with constant weights.
+
+    Args:
+        graph: The graph.
+        x: The tensor.
+        dims: The axes; None for all.
+        keepdim: Keep the axes with size 1.
+
+    Returns:
+        The mean.
+    """
     axes = _axes(x, dims)
     left = [1 if i in axes else n for i, n in enumerate(x.view.shape) if keepdim or i not in axes]
     if _plain(x, axes):
@@ -49,12 +60,36 @@ def _plain(x: Ref, axes: list[int]) -> bool:
 
 
 def total(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
+    """Capture a sum.
+
+    Args:
+        graph: The graph.
+        x: The tensor.
+        dims: The axes; None for all.
+        keepdim: Keep the axes with size 1.
+
+    Returns:
+        The sum.
+    """
     count = math.prod(x.view.shape[i] for i in _axes(x, dims))
     return constant(graph, "mul", mean(graph, x, dims, keepdim), np.float32(count))
 
 
 def maximum(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False) -> Ref:
-    """Over any axes, as a pooling window that covers them: [batch, channels, 1, pixels] -> [batch, channels, 1, 1]."""
+    """Capture a maximum as a pooling window over the axes: [batch, channels, 1, pixels] -> [batch, channels, 1, 1].
+
+    Args:
+        graph: The graph.
+        x: The tensor.
+        dims: The axes; None for all.
+        keepdim: Keep the axes with size 1.
+
+    Returns:
+        The maximum.
+
+    Raises:
+        Unsupported: The batch is one of the axes.
+    """
     axes, batch = _axes(x, dims), x.batch_axis()
     if batch in axes:
         raise Unsupported("a maximum over the images of a batch")
@@ -69,6 +104,21 @@ def maximum(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False) -> Re
 
 
 def vector_norm(graph: Graph, x: Any, order: Any = 2, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
+    """Capture a vector norm of order 1 or 2.
+
+    Args:
+        graph: The graph.
+        x: The tensor.
+        order: The order.
+        dims: The axes; None for all.
+        keepdim: Keep the axes with size 1.
+
+    Returns:
+        The norm.
+
+    Raises:
+        Unsupported: The order is another one.
+    """
     if order == 1:
         return total(graph, unary(graph, x, "abs"), dims, keepdim)
     if order != 2:
@@ -79,7 +129,22 @@ def vector_norm(graph: Graph, x: Any, order: Any = 2, dims: Any = None, keepdim:
 def group_norm(
     graph: Graph, x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any
 ) -> Ref:
-    """Means and variances of the channels, averaged within each group by a small layer."""
+    """Capture a group norm: means and variances of the channels, averaged within each group by a small layer.
+
+    Args:
+        graph: The graph.
+        x: [batch, channels, ...].
+        groups: Number of groups.
+        weight: Scale per channel, or None.
+        bias: Shift per channel, or None.
+        eps: Added to the variance.
+
+    Returns:
+        The normalized tensor.
+
+    Raises:
+        Unsupported: The tensor has no channels after the batch.
+    """
     if not isinstance(x, Ref) or x.batch_axis() or x.view.ndim < 3:
         raise Unsupported("a norm over groups of something else than channels")
     batch, channels, *size = x.view.shape
@@ -105,6 +170,25 @@ def group_norm(
 def instance_norm(
     graph: Graph, x: Any, weight: Any, bias: Any, mean: Any, var: Any, own: bool, momentum: float, eps: float, *_: Any
 ) -> Ref:
+    """Capture an instance norm, as a group norm with one channel per group.
+
+    Args:
+        graph: The graph.
+        x: [batch, channels, ...].
+        weight: Scale per channel, or None.
+        bias: Shift per channel, or None.
+        mean: Not used.
+        var: Not used.
+        own: Normalize by the statistics of the input; must be true.
+        momentum: Not used.
+        eps: Added to the variance.
+
+    Returns:
+        The normalized tensor.
+
+    Raises:
+        Unsupported: It uses running statistics.
+    """
     if not own:
         raise Unsupported("an instance norm by running statistics")
     return group_norm(graph, x, x.view.shape[1], weight, bias, eps)

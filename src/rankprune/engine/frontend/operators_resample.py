@@ -1,4 +1,4 @@
-"""Convolutions of sequences, transposed convolutions and resampling, of layers the kernels have."""
+"""Handlers of 1-D convolution and pooling, transposed convolution and resampling. See `operators`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from rankprune.engine.graph.graph import Graph, Unsupported
 
-from .operators_layer import adaptive_avg_pool, avg_pool, conv2d, linear, max_pool, pair
+from .operators_layer import conv2d, linear, pair
+from .operators_pool import adaptive_avg_pool, avg_pool, max_pool
 from .refs import IMAGES, Ref
 
 
@@ -27,7 +28,7 @@ def _lowered(x: Ref) -> Ref:
 
 
 def _one(value: Any, beside: int) -> Any:
-    """A size of a sequence as one of an image of one row."""
+    """A size along a sequence as sizes along y and x of an image of one row."""
     return value if isinstance(value, str) else [beside, *(value if isinstance(value, (list, tuple)) else [value])]
 
 
@@ -35,6 +36,24 @@ def conv1d(
     graph: Graph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Ref:  # fmt: skip
+    """Capture a 1-D convolution, on images of one row.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, length].
+        weight: [outputs, inputs of a group, k].
+        bias: Per output channel, or None.
+        stride: The stride.
+        padding: The padding.
+        dilation: The dilation.
+        groups: Number of groups.
+
+    Returns:
+        The sequences.
+
+    Raises:
+        Unsupported: The weight is computed.
+    """
     if not isinstance(weight, Tensor):
         raise Unsupported("convolution by a computed weight")
     sizes = _one(stride, 1), _one(padding, 0), _one(dilation, 1)
@@ -44,6 +63,20 @@ def conv1d(
 def max_pool1d(
     graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Ref:
+    """Capture 1-D max pooling, on images of one row.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, length].
+        kernel: Its length.
+        stride: By default the kernel.
+        padding: The padding.
+        dilation: The dilation.
+        ceil: Round sizes up.
+
+    Returns:
+        The sequences.
+    """
     step = _one(stride, 1) if stride not in ([], (), None) else _one(kernel, 1)
     return _lowered(max_pool(graph, _lifted(x), _one(kernel, 1), step, _one(padding, 0), _one(dilation, 1), ceil))
 
@@ -51,11 +84,35 @@ def max_pool1d(
 def avg_pool1d(
     graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, count_pad: bool = True
 ) -> Ref:
+    """Capture 1-D average pooling, on images of one row.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, length].
+        kernel: Its length.
+        stride: By default the kernel.
+        padding: The padding.
+        ceil: Round sizes up.
+        count_pad: The padding counts.
+
+    Returns:
+        The sequences.
+    """
     step = _one(stride, 1) if stride not in ([], (), None) else _one(kernel, 1)
     return _lowered(avg_pool(graph, _lifted(x), _one(kernel, 1), step, _one(padding, 0), ceil, count_pad))
 
 
 def adaptive_avg_pool1d(graph: Graph, x: Any, size: Any) -> Ref:
+    """Capture 1-D adaptive average pooling, on images of one row.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, length].
+        size: Length of the result.
+
+    Returns:
+        The sequences.
+    """
     return _lowered(adaptive_avg_pool(graph, _lifted(x), _one(size, 1)))
 
 
@@ -63,9 +120,26 @@ def conv_transpose2d(
     graph: Graph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, more: Any = 0,
     groups: int = 1, dilation: Any = 1,
 ) -> Ref:  # fmt: skip
-    """All phases of the result in one convolution with stride² as many outputs, put in their places by a move.
+    """Capture a transposed convolution: all phases in one convolution with stride² times the outputs, then a move.
 
     Result y = s·m + r is the sum over u of x[m − u] · w[r + s·u]: a convolution of x for each phase r.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, H, W].
+        weight: [inputs, outputs of a group, kh, kw].
+        bias: Per output channel, or None.
+        stride: Along y and x.
+        padding: Along y and x.
+        more: torch's `output_padding`.
+        groups: Number of groups.
+        dilation: Along y and x.
+
+    Returns:
+        The images.
+
+    Raises:
+        Unsupported: The weight is computed, or the input is not images.
     """
     if not isinstance(weight, Tensor) or not isinstance(x, Ref) or x.view.ndim != 4:
         raise Unsupported("a transposed convolution of something else than images")
@@ -73,7 +147,7 @@ def conv_transpose2d(
     inputs, each, *kernel = weight.shape
     spread = [d * (k - 1) + 1 for d, k in zip(dilation, kernel)]
     sizes = [(n - 1) * s - 2 * p + k + m for n, s, p, k, m in zip(x.view.shape[2:], stride, padding, spread, more)]
-    # Taps of a phase; one more where the result reaches beyond the last of them.
+    # Taps of a phase, with one more if the result extends beyond the last tap.
     taps = [-(-(k + max(0, m - p)) // s) for k, s, p, m in zip(spread, stride, padding, more)]
     full = torch.zeros(inputs, each, *(t * s for t, s in zip(taps, stride)))
     full[:, :, : spread[0] : dilation[0], : spread[1] : dilation[1]] = weight.detach().float()
@@ -93,6 +167,25 @@ def conv_transpose1d(
     graph: Graph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, more: Any = 0,
     groups: int = 1, dilation: Any = 1,
 ) -> Ref:  # fmt: skip
+    """Capture a 1-D transposed convolution, on images of one row.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, length].
+        weight: [inputs, outputs of a group, k].
+        bias: Per output channel, or None.
+        stride: The stride.
+        padding: The padding.
+        more: torch's `output_padding`.
+        groups: Number of groups.
+        dilation: The dilation.
+
+    Returns:
+        The sequences.
+
+    Raises:
+        Unsupported: The weight is computed.
+    """
     if not isinstance(weight, Tensor):
         raise Unsupported("convolution by a computed weight")
     made = conv_transpose2d(
@@ -103,7 +196,18 @@ def conv_transpose1d(
 
 
 def nearest(graph: Graph, x: Any, size: Any = None, *scales: Any, **named: Any) -> Ref:
-    """A view in which numbers stand several times: which ones, torch says."""
+    """Capture nearest-neighbour resampling as a view that repeats numbers; torch determines which.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, ...].
+        size: Size of the result, or None.
+        *scales: Scale factors.
+        **named: May hold `scale_factors`.
+
+    Returns:
+        The view.
+    """
     shape = _resampled("nearest", x, size, scales, named)
     index = np.arange(int(np.prod(x.view.shape[2:]))).reshape(x.view.shape[2:])
     ramp = torch.from_numpy(index).double()[None, None]
@@ -113,7 +217,14 @@ def nearest(graph: Graph, x: Any, size: Any = None, *scales: Any, **named: Any) 
 
 
 def linearly(mode: str) -> Callable[..., Any]:
-    """Interpolation along one axis after the other, each a sparse layer whose weights are what torch makes of a 1."""
+    """Return the handler of linear interpolation: along each axis a sparse layer whose weights torch computes.
+
+    Args:
+        mode: "linear" or "bilinear".
+
+    Returns:
+        The handler.
+    """
 
     def handler(graph: Graph, x: Any, size: Any, corners: bool = False, *scales: Any, **named: Any) -> Ref:
         made = x
@@ -130,7 +241,7 @@ def linearly(mode: str) -> Callable[..., Any]:
 
 
 def _along(mode: str, unit: Tensor, axis: int, axes: int, size: Any, corners: bool, scales: Any, named: Any) -> Tensor:
-    """[out, in]: how each result along one axis is made of the numbers along it."""
+    """The weights of an interpolation along one axis, [out, in]."""
     given = [s for s in (*scales, named.get("scale_factors")) if s is not None]
     factors = given[0] if given and isinstance(given[0], (list, tuple)) else given or None
     length = unit.shape[-1]

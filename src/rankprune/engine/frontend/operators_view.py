@@ -1,4 +1,4 @@
-"""Operators that only move numbers: the same operation on the view's array."""
+"""Handlers of operators that only move numbers: the same operation on the view's array. See `operators`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,19 @@ def _chunk(v: np.ndarray, count: int, dim: int = 0) -> list[np.ndarray]:
 
 
 def cat(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
-    """Of computed tensors, or of one and constants around it."""
+    """Capture a concatenation of computed tensors, or of one computed tensor and constants.
+
+    Args:
+        graph: The graph.
+        parts: The tensors.
+        dim: The axis.
+
+    Returns:
+        The result.
+
+    Raises:
+        Unsupported: It is along the batch, or of several computed tensors with constants.
+    """
     refs = [p for p in parts if isinstance(p, Ref)]
     axis = refs[0].batch_axis()
     dim %= refs[0].view.ndim
@@ -119,7 +131,16 @@ def cat(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
 
 
 def stack(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
-    """A concatenation along a new axis."""
+    """Capture a concatenation along a new axis.
+
+    Args:
+        graph: The graph.
+        parts: The tensors.
+        dim: The new axis.
+
+    Returns:
+        The result.
+    """
     ndim = next(p.view.ndim for p in parts if isinstance(p, Ref))
     dim %= ndim + 1
     wider = [
@@ -129,7 +150,21 @@ def stack(graph: Graph, parts: list[Any], dim: int = 0) -> Ref:
 
 
 def pad(graph: Graph, x: Ref, widths: list[int], mode: str = "constant", value: float | None = None) -> Ref:
-    """`widths` begin with the last axis, two each, and cut off where negative."""
+    """Capture padding.
+
+    Args:
+        graph: The graph.
+        x: The tensor.
+        widths: Two per axis, from the last axis on; negative ones crop.
+        mode: "constant", "reflect", "replicate" or "circular".
+        value: Of the padding, for "constant".
+
+    Returns:
+        The result.
+
+    Raises:
+        Unsupported: The batch would be padded.
+    """
     modes = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
     axis, view = x.batch_axis(), x.local()
     pairs = [(0, 0)] * (x.view.ndim - len(widths) // 2) + list(zip(widths[-2::-2], widths[-1::-2]))
@@ -145,7 +180,22 @@ def pad(graph: Graph, x: Ref, widths: list[int], mode: str = "constant", value: 
 
 
 def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding: list[int], stride: list[int]) -> Ref:
-    """Patches as columns: a convolution whose kernels are one-hot."""
+    """Capture an unfold into patches, as a convolution with one-hot kernels.
+
+    Args:
+        graph: The graph.
+        x: [batch, C, H, W].
+        kernel: Along y and x.
+        dilation: Along y and x.
+        padding: Along y and x.
+        stride: Along y and x.
+
+    Returns:
+        [batch, C * kh * kw, patches].
+
+    Raises:
+        Unsupported: The input is not images.
+    """
     if x.view.ndim != 4 or x.batch_axis():
         raise Unsupported("patches of something else than images")
     source = materialize(graph, x)

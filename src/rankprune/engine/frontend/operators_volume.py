@@ -1,4 +1,4 @@
-"""Convolution and pooling of volumes [batch, channels, depth, height, width], as images for each output depth."""
+"""Handlers of 3-D convolution and pooling, as 2-D operators on volumes [batch, channels, depth, height, width]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rankprune.engine.graph.graph import Graph, Unsupported
 
-from .operators_layer import adaptive_avg_pool, conv2d, max_pool
+from .operators_layer import conv2d
+from .operators_pool import adaptive_avg_pool, max_pool
 from .operators_view import stack
 from .refs import IMAGES, Ref
 
@@ -29,7 +30,24 @@ def conv3d(
     graph: Graph, x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Ref:  # fmt: skip
-    """Each output depth is a 2-D convolution whose input channels are the channels of all depths its taps read."""
+    """Capture a 3-D convolution: each output depth is a 2-D convolution over the channels of all depths that it reads.
+
+    Args:
+        graph: The graph.
+        x: The volumes.
+        weight: [outputs, inputs of a group, kd, kh, kw].
+        bias: Per output channel, or None.
+        stride: Along depth, height and width.
+        padding: Along depth, height and width.
+        dilation: Along depth, height and width.
+        groups: Number of groups.
+
+    Returns:
+        The volumes.
+
+    Raises:
+        Unsupported: The weight is computed, or an output lies wholly in the padding.
+    """
     x = _volume(x)
     if not isinstance(weight, Tensor) or isinstance(padding, str):
         raise Unsupported("a 3-D convolution by a computed weight or with a padding given by name")
@@ -40,7 +58,7 @@ def conv3d(
     slices = []
     for z in range(size):
         read = [(t, z * stride[0] - padding[0] + t * dilation[0]) for t in range(taps)]
-        read = [(t, at) for t, at in read if 0 <= at < depth]  # a tap in the padding adds nothing
+        read = [(t, at) for t, at in read if 0 <= at < depth]  # taps in the padding are zero
         if not read:
             raise Unsupported("a 3-D convolution with outputs that lie in the padding")
         seen = x.view[:, :, [at for _, at in read]].reshape(IMAGES, channels * len(read), height, width)
@@ -51,7 +69,19 @@ def conv3d(
 
 
 def adaptive_avg_pool3d(graph: Graph, x: Any, size: Any) -> Ref:
-    """Of the whole volume: an image of all its rows."""
+    """Capture a mean over the whole volume.
+
+    Args:
+        graph: The graph.
+        x: The volumes.
+        size: Must be 1.
+
+    Returns:
+        [batch, channels, 1, 1, 1].
+
+    Raises:
+        Unsupported: The size is not 1.
+    """
     x = _volume(x)
     if _triple(size) != [1, 1, 1]:
         raise Unsupported("an adaptive average of parts of a volume")
@@ -63,7 +93,20 @@ def adaptive_avg_pool3d(graph: Graph, x: Any, size: Any) -> Ref:
 def max_pool3d(
     graph: Graph, x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> Ref:
-    """The maximum over a box is that over depths of those over rows and columns: two 2-D poolings."""
+    """Capture 3-D max pooling as two 2-D poolings: over rows and columns, then over depths.
+
+    Args:
+        graph: The graph.
+        x: The volumes.
+        kernel: Along depth, height and width.
+        stride: Along depth, height and width; by default the kernel.
+        padding: Along depth, height and width.
+        dilation: Along depth, height and width.
+        ceil: Round sizes up.
+
+    Returns:
+        The volumes.
+    """
     x = _volume(x)
     kernel, padding, dilation = _triple(kernel), _triple(padding), _triple(dilation)
     stride = kernel if stride in ([], (), None) else _triple(stride)

@@ -237,3 +237,20 @@ def _gather(index: np.ndarray, shape: tuple[int, ...], constant: np.ndarray | No
     except strided.Irregular:
         return {"index": np.asarray(index.reshape(shape), np.int32), **fixed}
     return {"nests": rows, **({"constant_nests": rest, **fixed} if fixed else {})}
+
+
+def in_order(ref: Ref) -> tuple[Ref, int | None] | None:
+    """Return `ref.split_batch_axis()` if the numbers of an image are in the same order as in the value.
+
+    Args:
+        ref: The view.
+
+    Returns:
+        The view with a batch axis and the axis that was split; None if the order differs.
+    """
+    try:
+        per_image, split = ref.split_batch_axis()
+    except Unsupported:
+        return None
+    flat = per_image.local().reshape(-1)
+    return (per_image, split) if flat.size == ref.count and (flat[1:] > flat[:-1]).all() else None

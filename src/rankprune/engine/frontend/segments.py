@@ -10,9 +10,9 @@ from torch import fx
 
 from rankprune.engine.graph.graph import Graph
 
-from .capture import Captured, Foreign, Literal, in_order
+from .capture import Captured, Foreign, Literal
 from .islands import Island, Key, build
-from .refs import Ref, Size
+from .refs import Ref, Size, in_order
 
 HEAVY = ("conv", "linear", "attention")  # operators that can outweigh the cost of switching between torch and kernels
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from rankprune.engine.graph.graph import Unsupported
+
 from .call import Call
 from .functional import functional, memory, writes
 from .inline import inline
@@ -181,3 +183,43 @@ def _eager() -> Iterator[None]:
         return
     with stance("force_eager"):
         yield
+
+
+def repeats(traced: Traced, size: Any) -> int | None:
+    """Return how many entries an axis has per image.
+
+    Args:
+        traced: The traced module.
+        size: Size of an axis in the exported program.
+
+    Returns:
+        The number; None if the size does not depend on the batch.
+
+    Raises:
+        Unsupported: The size is not a multiple of the batch size.
+    """
+    if not isinstance(size, torch.SymInt):
+        return None
+    each = size.node.expr / traced.batch
+    if not each.is_Integer:
+        raise Unsupported("a size that is not so many times the batch")
+    return int(each)
+
+
+def batch_axis(traced: Traced, shown: Any) -> tuple[int, int]:
+    """Find the batch axis of a tensor.
+
+    Args:
+        traced: The traced module.
+        shown: The tensor in the exported program.
+
+    Returns:
+        The axis, and its entries per image.
+
+    Raises:
+        Unsupported: There is no batch axis, or several.
+    """
+    sizes = [repeats(traced, n) for n in shown.shape]
+    if sizes.count(None) != len(sizes) - 1:
+        raise Unsupported("a tensor without a batch dimension, or with several")
+    return next((i, n) for i, n in enumerate(sizes) if n is not None)

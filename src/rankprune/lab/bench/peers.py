@@ -1,9 +1,4 @@
-"""Other engines in one interface, for comparison: each becomes a function from a NumPy batch to seconds and outputs.
-
-A function of `PEERS` prepares one engine. Its arguments are the model, an example input, the number of threads, a
-folder
-for files, and the virtual environment of DeepSparse (None for the others).
-"""
+"""Other engines in one interface, for comparison: functions from a NumPy batch to seconds and outputs."""
 
 from __future__ import annotations
 
