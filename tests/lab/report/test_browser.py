@@ -136,7 +136,7 @@ def test_the_filter_rules_table_and_charts(open_page: Open, page_file: str) -> N
     assert column(page, 1) == ["fashion-rpg-98"]
     page.fill("#filter", "nothing like it")
     assert column(page, 1) == []
-    assert "No run fits the filter." in page.inner_text("#runs-table")
+    assert "No run matches the filter." in page.inner_text("#runs-table")
     page.fill("#filter", "")
     assert len(column(page, 1)) == 3
     until(page, f"{lines} === {before}")

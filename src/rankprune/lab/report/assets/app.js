@@ -1,4 +1,4 @@
-// Start, choices, and news from the server.
+// Start, user interaction, and updates from the server.
 function draw() {
   colours.clear();
   drawOverview();
@@ -39,12 +39,12 @@ function listen() {
   };
 }
 
-// One file that holds what is seen now: the page as it came, with the newest data in it.
+// Save the page with its newest data as one file.
 function share() {
   const page = document.documentElement.cloneNode(true);
   page.dataset.live = 'no';
   page.querySelector('#data').textContent = JSON.stringify(state.data).replaceAll('<', '\\u003c').replaceAll('>', '\\u003e').replaceAll('&', '\\u0026');
-  page.querySelectorAll('figure').forEach((figure) => figure.replaceChildren()); // drawn anew when it is opened
+  page.querySelectorAll('figure').forEach((figure) => figure.replaceChildren()); // drawn again when the file is opened
   const file = new Blob(['<!doctype html>\n', page.outerHTML], { type: 'text/html' });
   const link = make('a', { href: URL.createObjectURL(file), download: `rankprune-${focused().name.replace(/[^\w.-]+/g, '-')}.html` });
   link.click();
@@ -54,14 +54,14 @@ function share() {
 function start() {
   state.data = JSON.parse(byId('data').textContent);
   const best = [...runs()].sort((a, b) => (b.result?.accuracy_last ?? -1) - (a.result?.accuracy_last ?? -1));
-  // Live, one comes to look at the unfinished run; otherwise at the best of the pruned ones.
+  // The first focus: live, the unfinished run; otherwise the best pruned run.
   const live = document.documentElement.dataset.live === 'yes';
   state.focus = ((live && runs().find((r) => !r.result)) || best.find((r) => r.method !== 'dense') || best[0]).id;
   byId('share').addEventListener('click', share);
   byId('pick').addEventListener('change', (event) => setFocus(event.target.value));
   byId('pick-layer').addEventListener('change', (event) => { state.layer = event.target.value; drawOneLayer(); drawLayers(); });
   let typing = 0;
-  byId('filter').addEventListener('input', (event) => { // the table at once, the charts when the typing pauses
+  byId('filter').addEventListener('input', (event) => { // update the table immediately, the charts when typing pauses
     state.filter = event.target.value.trim();
     drawRuns();
     clearTimeout(typing);

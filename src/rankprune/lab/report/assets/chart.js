@@ -1,7 +1,7 @@
-// A chart in its figure: title, caption, drawing with a spoken summary, and the same numbers as a table.
+// A chart in its figure: title, caption, plot with a summary for screen readers, and the same numbers as a table.
 const charts = new Map();
 
-// The library takes some markup in text; names from run folders are to be seen as they are.
+// Plotly interprets some markup in text; names from run folders must be shown literally.
 const plain = (text) => String(text).replaceAll('&', '&amp;').replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 
 function axis(title, more = {}) {
@@ -9,7 +9,7 @@ function axis(title, more = {}) {
     zeroline: false, linecolor: colour('line'), tickfont: { size: 11, color: colour('soft') }, automargin: true, ...more };
 }
 
-// An axis of shares. The library draws what is all of one height between -100 % and 200 %, where no share can be.
+// An axis of fractions. Plotly would show equal values between -100 % and 200 %, where no fraction can be.
 function shareAxis(title, values, more = {}) {
   const seen = values.filter(known);
   const [low, high] = [Math.min(...seen), Math.max(...seen)];
@@ -17,7 +17,7 @@ function shareAxis(title, values, more = {}) {
   return axis(title, { tickformat: '.2~%', ...narrow, ...more });
 }
 
-// A logarithmic axis of shares, labelled at round ones.
+// A logarithmic axis of fractions, labelled at round values.
 function logAxis(title, values, more = {}) {
   const seen = values.filter((v) => known(v) && v > 0);
   const [low, high] = [Math.min(...seen), Math.max(...seen)];
@@ -27,7 +27,7 @@ function logAxis(title, values, more = {}) {
     for (const step of steps) ticks.push(step * 10 ** power);
   }
   const label = (v) => `${Number((100 * v).toPrecision(3))} %`;
-  // Too narrow for two round numbers: room around, so that the reader sees of what order it is.
+  // If it is too narrow for two labels, it is widened, so that the reader can see the order of magnitude.
   const few = seen.length && ticks.filter((v) => v >= low && v <= high).length < 2;
   const room = few ? { range: [Math.log10(low / 2), Math.log10(high * 2)] } : {};
   return axis(title, { type: 'log', tickvals: ticks, ticktext: ticks.map(label), ...room, ...more });
@@ -80,7 +80,7 @@ function fillTable(parts) {
   if (parts.details.open) parts.place.replaceChildren(plainTable(parts.what.title, parts.what.head, parts.what.rows));
 }
 
-// Items: [sign, name of its colour, text].
+// Items: [glyph, name of its colour, text].
 function fillLegend(place, items) {
   place.replaceChildren(...items.map(([glyph, hue, text]) => {
     const sign = make('b', { 'aria-hidden': 'true' }, glyph);

@@ -14,7 +14,7 @@ function drawLayers() {
   for (const id of ['layers', 'layer']) byId(id).hidden = !list.length;
   if (!list.length) return;
   const others = peers().filter((run) => run !== focus && run.layers && run.method !== 'dense');
-  byId('layers-note').textContent = `Of ${focus.name}${focus.result ? '' : ', from its newest checkpoint'}. δ-rank at δ = ${focus.delta}: the smallest rank that leaves less than δ of the norm.`;
+  byId('layers-note').textContent = `${focus.name}${focus.result ? '' : ', from its newest checkpoint'}. δ-rank at δ = ${focus.delta}: the smallest rank that leaves less than δ of the norm.`;
   const names = list.map((layer) => layer.name);
   const ticks = { type: 'category', tickvals: names, ticktext: names.map(plain), tickangle: -45, range: [-0.5, names.length - 0.5] };
   const thin = (value) => others.map((run) => ({ type: 'scatter', mode: 'lines', x: names, y: names.map((name) => { const l = layerOf(run, name); return l ? value(l) : null; }),
@@ -33,8 +33,8 @@ function drawLayers() {
     head: ['layer', 'shape', 'kept', 'density'], rows: list.map((l) => [l.name, l.shape.join(' × '), count(l.kept), percent(l.density)]) });
   const share = (l) => l.delta_rank / l.full;
   const mean = list.reduce((sum, l) => sum + share(l), 0) / list.length;
-  drawChart('chart-rank', { title: `δ-rank per layer, δ = ${focus.delta}`, caption: `Share of full rank; mean ${percent(mean, 1)}${dense ? `; ${dense.label}: ${percent(dense.layers.reduce((s, l) => s + share(l), 0) / dense.layers.length, 1)}` : ''}`,
-    summary: `Ranks as a share of full rank. The mean δ-rank is ${percent(mean, 1)}.`,
+  drawChart('chart-rank', { title: `δ-rank per layer, δ = ${focus.delta}`, caption: `Fraction of full rank; mean ${percent(mean, 1)}${dense ? `; ${dense.label}: ${percent(dense.layers.reduce((s, l) => s + share(l), 0) / dense.layers.length, 1)}` : ''}`,
+    summary: `Ranks as a fraction of full rank. The mean δ-rank is ${percent(mean, 1)}.`,
     traces: [...thin(share),
       line(list, 'exact rank', (l) => l.exact / l.full, (l) => `exact ${l.exact} of ${l.full}`, { line: { color: colour('s3'), width: 1.4, dash: 'dot' }, marker: { size: 5, color: colour('s3'), symbol: 'diamond' } }),
       ...(dense ? [line(dense.layers, dense.label, share, (l) => `δ-rank ${l.delta_rank} of ${l.full}`, { mode: 'markers', marker: { size: 11, color: colour('ink'), symbol: 'circle-open' } })] : []),
@@ -44,7 +44,7 @@ function drawLayers() {
     head: ['layer', 'full rank', `δ-rank (δ = ${focus.delta})`, 'exact rank', 'effective rank', ...(dense ? [`δ-rank, ${dense.label}`] : [])],
     rows: list.map((l) => [l.name, l.full, l.delta_rank, l.exact, l.effective, ...(dense ? [dense.layers.find((d) => d.name === l.name)?.delta_rank] : [])]) });
   const dead = list.reduce((sum, l) => sum + l.dead, 0), filters = list.reduce((sum, l) => sum + l.shape[0], 0);
-  drawChart('chart-dead', { title: 'Dead filters', caption: `Filters without a single weight: ${count(dead)} of ${count(filters)}`,
+  drawChart('chart-dead', { title: 'Dead filters', caption: `Filters without any weight: ${count(dead)} of ${count(filters)}`,
     empty: dead ? '' : `None: each of the ${count(filters)} filters keeps a weight.`, summary: `Bar chart. ${dead} of ${filters} filters are dead.`,
     traces: [{ type: 'bar', x: names, y: list.map((l) => l.dead), marker: { color: colour('warn'), cornerradius: 3 }, text: list.map((l) => `${plain(l.name)}: ${l.dead} of ${l.shape[0]}`), textposition: 'none', hoverinfo: 'text' }],
     layout: { xaxis: axis('', ticks), yaxis: axis('filters', { rangemode: 'tozero', nticks: 4 }), bargap: 0.4 },
@@ -81,7 +81,7 @@ function drawOneLayer() {
   const pick = byId('pick-layer');
   pick.replaceChildren(...list.map((l) => make('option', { value: l.name, selected: l.name === state.layer }, l.name)));
   const layer = layerOf(focus, state.layer), dense = reference(focus)?.layers.find((l) => l.name === layer.name);
-  const kind = layer.kernel > 1 ? `${layer.shape[0]} filters, ${layer.shape[1] / layer.kernel} input channels, ${layer.kernel} positions in a kernel` : `${layer.shape[0]} outputs, ${layer.shape[1]} inputs`;
+  const kind = layer.kernel > 1 ? `${layer.shape[0]} filters, ${layer.shape[1] / layer.kernel} input channels, ${layer.kernel} positions per kernel` : `${layer.shape[0]} outputs, ${layer.shape[1]} inputs`;
   byId('layer-note').textContent = `${focus.name}: ${kind}; ${count(layer.kept)} weights kept (${percent(layer.density)}).`;
   const others = peers().filter((run) => run !== focus && run.method !== 'dense' && layerOf(run, layer.name));
   const curve = (l, name, look) => ({ type: 'scatter', mode: 'lines', x: l.spectrum.at, y: l.spectrum.value.map((v) => (v > 1e-7 ? v : null)), hoverinfo: 'text',
@@ -114,7 +114,7 @@ function drawPicture(layer) {
   const box = make('div', { class: 'mask' }, image);
   byId('picture').replaceChildren(make('h3', {}, 'Mask'),
     make('figcaption', {}, `A row is ${layer.kernel > 1 ? 'a filter' : 'an output'}, a column ${layer.kernel > 1 ? 'an input channel' : 'an input'}; a cell is ${cell}, the strongest keeps ${percent(p.strongest, 0)}`), box);
-  // As large as whole pixels of the picture allow, so that no row is drawn wider than another.
+  // Scaled by a whole number, so that all rows and columns have the same size.
   const room = [box.clientWidth, box.clientHeight];
   const scale = Math.min(room[0] / p.columns, room[1] / p.rows);
   const size = scale >= 1 ? Math.floor(scale) : scale;

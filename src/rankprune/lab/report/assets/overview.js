@@ -1,4 +1,4 @@
-// The run in focus in a few figures, the table of runs, the engine, recipe and environment.
+// The run in focus, the table of runs, latency on the engine, recipe and environment.
 const denseOf = (run) => state.data.points.find((p) => p.task === run.task && p.method === 'dense');
 
 function tile(label, value, unit, more, share) {
@@ -23,7 +23,7 @@ function finishedTiles(run) {
   ];
 }
 
-// Median time of one image on the sparse engine, with the range that holds all but the outer tenths of the rounds.
+// Median latency of one image, with the 10th and 90th percentile of the rounds.
 const timeOf = (run, engine) => run.latency?.times[engine];
 const spreadOf = (time) => (time ? `${milliseconds(time.median)} (${Number((1e3 * time.low).toPrecision(3))}–${Number((1e3 * time.high).toPrecision(3))})` : NONE);
 
@@ -39,7 +39,7 @@ function runningTiles(run) {
   const last = run.metrics.at(-1);
   return [
     tile('Epoch', last ? count(last.epoch) : '0', `of ${count(run.epochs)}`, ['not finished'], (last?.epoch || 0) / (run.epochs || 1)),
-    tile(run.measure, last ? figure(last.accuracy) : NONE, last ? '%' : '', [last && !last.at_target ? `at ${sparsityText(last.sparsity)}: not at its target, does not count` : '']),
+    tile(run.measure, last ? figure(last.accuracy) : NONE, last ? '%' : '', [last && !last.at_target ? `at ${sparsityText(last.sparsity)}: not at its target yet, does not count` : '']),
     tile('Sparsity now', last ? sparsityText(last.sparsity).replace(' %', '') : NONE, last ? '%' : '', [`target ${sparsityText(run.target)}`], last ? last.sparsity / (run.target || 1) : 0),
     tile('Training loss', last ? fixed(last.train_loss, 3) : NONE, '', [last ? `test loss ${fixed(last.test_loss, 3)}` : '']),
     tile('Learning rate', last && known(last.lr) ? String(Number(last.lr.toPrecision(3))) : NONE, '', []),
@@ -75,14 +75,14 @@ function drawRuns() {
     result('sparsity', 'Sparsity', (x) => sparsityText(x.sparsity)),
     { key: 'method', label: 'Method', value: (r) => r.method },
     result('accuracy_best', 'Best', (x) => percent(x.accuracy_best), 'of the best epoch at the final sparsity'),
-    result('macs_sparse', 'MACs', (x) => short(x.macs_sparse), 'of one image, over the weights kept'),
+    result('macs_sparse', 'MACs', (x) => short(x.macs_sparse), 'per image, over the kept weights'),
     result('bytes_sparse', 'File', (x) => short(x.bytes_sparse, 'B')),
     ...[['rankprune', 'Engine'], ['torch', 'torch'], ['onnxruntime', 'ONNX Runtime']].filter(([key]) => runs().some((r) => timeOf(r, key)))
-      .map(([key, label]) => ({ key, label, number: true, title: 'median time of one image, and the range without the outer tenths of the rounds', value: (r) => timeOf(r, key)?.median, cell: (r) => spreadOf(timeOf(r, key)) })),
+      .map(([key, label]) => ({ key, label, number: true, title: 'median latency of one image (10th to 90th percentile of the rounds)', value: (r) => timeOf(r, key)?.median, cell: (r) => spreadOf(timeOf(r, key)) })),
     result('delta_rank_ratio', 'δ-rank', (x) => percent(x.delta_rank_ratio, 1), `mean over the layers of δ-rank / full rank, δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}`),
     result('exact_rank_ratio', 'Exact rank', (x) => percent(x.exact_rank_ratio, 1), 'mean over the layers of exact rank / full rank'),
     result('dead_filters', 'Dead', (x) => `${count(x.dead_filters)} of ${count(x.filters)}`, 'filters without a weight'),
-    result('training_share', 'Training', (x) => percent(x.training_share, 0), 'FLOPs as a share of dense training'),
+    result('training_share', 'Training', (x) => percent(x.training_share, 0), 'FLOPs as a fraction of dense training'),
     result('seconds', 'Time', (x) => duration(x.seconds)),
     ...(differ((r) => r.task) ? [{ key: 'task', label: 'Task', value: (r) => r.task }] : []),
     ...(differ((r) => r.seed) ? [{ key: 'seed', label: 'Seed', number: true, value: (r) => r.seed }] : []),
@@ -90,13 +90,13 @@ function drawRuns() {
   ];
   runTable ??= new SortedTable(byId('runs-table'), 'Runs', columns, { sort: { key: 'accuracy_last', way: 'descending' }, current: (r) => r === focused() });
   runTable.columns = columns;
-  runTable.show(shownRuns(), 'No run fits the filter.');
+  runTable.show(shownRuns(), 'No run matches the filter.');
   const text = `${shownRuns().length} of ${runs().length} runs shown.`;
   if (byId('shown').textContent !== text) byId('shown').textContent = text;
-  byId('runs-note').textContent = `δ-rank: mean share of full rank at δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}. MACs: of one image, over the weights kept. Training: FLOPs as a share of dense training.`;
+  byId('runs-note').textContent = `δ-rank: mean fraction of full rank at δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}. MACs: per image, over the kept weights. Training: FLOPs as a fraction of dense training.`;
 }
 
-// The chosen runs, one column each; settings that differ among them below the measures.
+// The chosen runs, one column each, with the settings in which they differ below the measures.
 function drawSide() {
   const list = chosenRuns();
   byId('side').hidden = list.length < 2;
@@ -124,9 +124,9 @@ function drawEngine() {
   const ours = timeOf(run, 'rankprune'), whole = ours ? 1e3 * ours.minimum : engine.engine_ms, rest = whole - total;
   const compared = ['torch', 'onnxruntime'].filter((key) => timeOf(run, key)).map((key) => `${spreadOf(timeOf(run, key))} in ${key === 'torch' ? 'torch' : 'ONNX Runtime'}`);
   const sums = rest > 0
-    ? `The layers' shortest times add up to ${total.toFixed(3)} ms; the other ${rest.toFixed(3)} ms of the shortest run go into input, output and waking the threads.`
-    : `The layers' times add up to ${total.toFixed(3)} ms, more than the ${whole.toFixed(3)} ms of the shortest run, because a clock is read around each layer.`;
-  byId('engine-note').textContent = `${run.name}, one image, ${engine.threads} thread${engine.threads === 1 ? '' : 's'}, measured where this page was made: ${ours ? spreadOf(ours) : `${whole.toFixed(2)} ms`}${compared.length ? `, against ${compared.join(' and ')}` : ''}; medians, and the range without the outer tenths. ${sums}`;
+    ? `The layers' shortest times add up to ${total.toFixed(3)} ms; the other ${rest.toFixed(3)} ms of the shortest run are spent on input, output and waking the threads.`
+    : `The layers' times add up to ${total.toFixed(3)} ms, more than the ${whole.toFixed(3)} ms of the shortest run, because timing each layer adds overhead.`;
+  byId('engine-note').textContent = `${run.name}, one image, ${engine.threads} thread${engine.threads === 1 ? '' : 's'}, measured where this page was made: ${ours ? spreadOf(ours) : `${whole.toFixed(2)} ms`}${compared.length ? `, against ${compared.join(' and ')}` : ''}; medians (10th to 90th percentile). ${sums}`;
   if (rest > 0) list.push({ name: 'outside the layers', kernel: 'input, output, threads', ms: rest });
   const shown = [...list].reverse();
   const slowest = [...list].sort((a, b) => b.ms - a.ms)[0];
@@ -148,5 +148,5 @@ function drawRecipe() {
       make('dd', {}, value, name in run.defaults ? make('small', { class: 'default' }, ` default ${run.defaults[name]}`) : null))));
   facts(byId('recipe-facts'), 'recipe');
   facts(byId('environment-facts'), 'environment');
-  byId('recipe-note').textContent = `Of ${run.name}: what its recipe says otherwise than the defaults.${others.length ? ' Marked: what is not the same in every run.' : ''}`;
+  byId('recipe-note').textContent = `${run.name}: settings that differ from the defaults.${others.length ? ' Marked: settings that differ between runs.' : ''}`;
 }

@@ -1,14 +1,14 @@
-// What is shown at all (focus, filter), and in which colour.
+// Which runs are shown (focus, filter), and in which colours.
 const state = { data: null, focus: null, filter: '', layer: null, chosen: new Set() };
-const MOST = 10; // runs side by side, and series with a colour of their own
-// For series that are no methods, and for a second series of one method.
+const MOST = 10; // maximum number of runs side by side, and of series with their own colour
+// For series that are not methods, and for further series of a method.
 const SPARE = ['#2F7FE0', '#D55E00', '#11A579', '#CC79A7', '#E0A100', '#7B61D9', '#3BB3D9', '#8C6D46', '#E8588B', '#5E8F00'];
 const SYMBOLS = ['circle', 'square', 'diamond', 'triangle-up', 'cross', 'x', 'star', 'triangle-down', 'pentagon', 'hexagon'];
 const GLYPHS = ['●', '■', '◆', '▲', '✚', '✖', '★', '▼', '⬟', '⬢'];
 
 const runs = () => state.data.runs;
 const focused = () => runs().find((run) => run.id === state.focus) || runs()[0];
-// What tells a run from others of its name: its seed, or else its folder. A table that has a column of seeds needs no seed.
+// A label that distinguishes a run from others of its name: by seed, or by folder. A table with a column of seeds omits the seed.
 function labelOf(run, seeds = true) {
   const same = runs().filter((r) => r.name === run.name);
   if (same.filter((r) => r.seed === run.seed).length > 1) return run.id.startsWith(run.name) ? run.id : `${run.name} (${run.id})`;
@@ -25,20 +25,20 @@ function passes(run) {
 const shownRuns = () => runs().filter(passes);
 const chosenRuns = () => runs().filter((run) => state.chosen.has(run.id));
 
-// What charts compare: the runs that were chosen, or else those that pass the filter, of the focus's task; the focus is
-// always among them, on top.
+// The runs that charts compare: those chosen, or those that pass the filter, of the same task as the run in focus, which is
+// always included and drawn on top.
 function peers() {
   const focus = focused();
   return [...(state.chosen.size ? chosenRuns() : shownRuns()).filter((run) => run.task === focus.task && run !== focus), focus];
 }
 
-// Runs are told apart by method; where all have the same, by recipe.
+// Series are methods, or recipes if all runs have the same method.
 function seriesOf(run) {
   return new Set(runs().map((r) => r.method).filter((m) => m !== 'dense')).size > 1 || run.method === 'dense' ? run.method : run.name;
 }
 
-// A method has the same colour here as in every figure. The best ten have a colour and a sign of their own, the rest is
-// grey: more would not be told apart.
+// A method has the same colour here as in every figure. The best ten have their own colour and symbol; the rest are grey,
+// because more could not be distinguished.
 function palette() {
   const best = new Map();
   for (const run of runs()) {
@@ -49,7 +49,7 @@ function palette() {
   const found = new Map([['dense', { colour: 'soft', symbol: 'line-ew-open', glyph: '┅', named: true }]]);
   const used = new Set();
   const hue = (key) => {
-    // A series that is named by its recipe still has its method's colour, if it is the first to ask for it.
+    // The first series of a method has the method's colour, even if it is named by its recipe.
     const own = state.data.colours[runs().find((run) => seriesOf(run) === key)?.method];
     const free = own && !used.has(own) ? own : SPARE.find((one) => !used.has(one)) || own;
     used.add(free);

@@ -1,4 +1,4 @@
-// A table that sorts by its headers. Columns: {key, label, value(row), cell(row), title}; a column of numbers has `number`.
+// A table that is sorted by clicking its headers. Columns: {key, label, value(row), cell(row), title}; `number` marks numbers.
 class SortedTable {
   constructor(place, caption, columns, { sort = null, current = () => false } = {}) {
     Object.assign(this, { place, caption, columns, sort, current, rows: [] });
@@ -24,7 +24,7 @@ class SortedTable {
     const sign = this.sort.way === 'ascending' ? 1 : -1;
     return [...this.rows].sort((a, b) => {
       const [x, y] = [column.value(a), column.value(b)];
-      // What is not known stands last either way.
+      // Unknown values come last in both directions.
       const missing = (v) => v === null || v === undefined || v === '';
       if (missing(x) || missing(y)) return missing(x) - missing(y);
       return sign * (column.number ? x - y : String(x).localeCompare(String(y), 'en', { numeric: true }));

@@ -1,11 +1,11 @@
-// Numbers and elements. Text from run folders goes into the page as text alone, never as markup.
+// Formatting of numbers, and DOM elements. Text from run folders is inserted as text, never as markup.
 const NONE = '–';
 const known = (x) => typeof x === 'number' && Number.isFinite(x);
 const percent = (x, digits = 2) => (known(x) ? `${(100 * x).toFixed(digits)} %` : NONE);
 const count = (x) => (known(x) ? x.toLocaleString('en') : NONE);
 const fixed = (x, digits) => (known(x) ? x.toFixed(digits) : NONE);
 
-// A sparsity with as many digits as tell it from 1.
+// A sparsity with enough digits to distinguish it from 100 %.
 function sparsityText(x) {
   if (!known(x)) return NONE;
   const text = (100 * x).toFixed(x > 0.999 ? 3 : 2);

@@ -1,9 +1,9 @@
-// Light, dark, or as the system says; charts read their colours off the style sheet.
+// Light, dark, or the system's theme; charts read their colours from the style sheet.
 const THEMES = ['auto', 'light', 'dark'];
 const system = window.matchMedia('(prefers-color-scheme: dark)');
 
 function remembered() {
-  try { return localStorage.getItem('rankprune-theme') || 'auto'; } catch { return 'auto'; } // files may have no storage
+  try { return localStorage.getItem('rankprune-theme') || 'auto'; } catch { return 'auto'; } // a local file may have no storage
 }
 
 function setTheme(name) {
@@ -13,10 +13,10 @@ function setTheme(name) {
   button.textContent = { auto: 'Auto', light: 'Light', dark: 'Dark' }[name];
   button.setAttribute('aria-label', `Colours: ${name}. Change`);
   button.dataset.theme = name;
-  try { localStorage.setItem('rankprune-theme', name); } catch { /* not remembered then */ }
+  try { localStorage.setItem('rankprune-theme', name); } catch { /* the choice is not remembered */ }
 }
 
-// The resolved value of a colour of the style sheet, looked up once a drawing.
+// The resolved value of a colour of the style sheet, looked up once per drawing.
 const colours = new Map();
 function colour(name) {
   if (name.startsWith('#')) return name; // a method's own

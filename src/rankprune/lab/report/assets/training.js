@@ -1,11 +1,11 @@
-// Charts over the epochs, and the trade-off with the peers.
+// Charts over the epochs, and the trade-off between accuracy and size.
 const accuracyOf = (line) => line.accuracy;
 
 function drawTraining() {
   const list = peers(), focus = focused(), styles = palette();
   const any = list.some((run) => run.metrics.length);
   const off = list.some((run) => run.metrics.some((line) => !line.at_target));
-  byId('training-note').textContent = `${focus.measure} after each epoch, and the share of prunable weights that are zero.${
+  byId('training-note').textContent = `${focus.measure} after each epoch, and the fraction of prunable weights that are zero.${
     off ? ' Dotted: not at the final sparsity yet, so these accuracies do not count.' : ''}`;
   const curve = (value, name) => list.flatMap((run) => {
     const style = styles.get(seriesOf(run)), main = run === focus;
@@ -15,7 +15,7 @@ function drawTraining() {
       opacity: main || list.length < 4 ? 1 : 0.75 };
     const look = { color: colour(style.colour), width: main ? 3.2 : 1.6 };
     const all = run.metrics.map(value);
-    // The solid line begins where the target is reached; the dotted one leads up to it.
+    // The line is dotted until the target is reached, and solid from there on.
     const dotted = all.map((y, i) => (!run.metrics[i].at_target || (i > 0 && !run.metrics[i - 1].at_target) ? y : null));
     const solid = all.map((y, i) => (run.metrics[i].at_target ? y : null));
     return [
@@ -28,7 +28,7 @@ function drawTraining() {
   const last = focus.metrics.at(-1);
   const table = (value, label) => ({ head: ['run', 'epoch', label, 'sparsity', 'at target'],
     rows: list.flatMap((run) => run.metrics.map((line) => [labelOf(run), line.epoch, percent(value(line)), sparsityText(line.sparsity), line.at_target ? 'yes' : 'no'])) });
-  const empty = any ? '' : 'No epoch is over yet.';
+  const empty = any ? '' : 'No epoch has finished yet.';
   const at = last ? `${focus.name} is at` : '';
   drawChart('chart-accuracy', { title: focus.measure, empty, traces: curve(accuracyOf, 'accuracy'),
     caption: last ? `${focus.name}: ${percent(accuracyOf(last))} after epoch ${last.epoch}` : '',
@@ -56,7 +56,7 @@ function drawTradeoff() {
     + `<br>sparsity ${sparsityText(point.sparsity)}${known(point.macs_share) ? `<br>MACs ${percent(point.macs_share, 1)} of dense` : ''}`
     + (point.runs.length > 1 ? `<br>${point.runs.length} seeds` : '');
   const bars = (list) => ({ type: 'data', array: list.map((p) => p.error ?? 0), visible: list.some((p) => p.error), thickness: 1.2, width: 3 });
-  // One trace a series, joined where it has several points; the focus last, ringed and named.
+  // One trace per series, connected if it has several points; the run in focus last, circled and labelled.
   const scatter = (value) => {
     const groups = Map.groupBy(sparse.filter((p) => known(value(p)) && value(p) > 0), key);
     const lines = [...groups].map(([name, list]) => {
@@ -86,7 +86,7 @@ function drawTradeoff() {
   const ranked = sparse.length > 3 && levels.size === 1;
   const tall = ranked ? Math.max(320, 60 + 19 * sparse.length) : null;
   if (ranked) {
-    // At one sparsity a scatter would be a single column: ranks say more.
+    // At a single sparsity a scatter plot would be one column, so the methods are ranked instead.
     const list = [...sparse].sort((a, b) => a.accuracy - b.accuracy);
     const names = list.map((p) => plain(key(p)));
     const distinct = new Set(names).size === names.length ? names : list.map((p) => plain(p.name));
@@ -100,10 +100,10 @@ function drawTradeoff() {
   } else {
     const kept = [...new Set(sparse.map((p) => 1 - p.sparsity))].sort((a, b) => a - b);
     drawChart('chart-tradeoff', { title: 'Accuracy and sparsity', caption, summary, head, rows, empty, traces: scatter((p) => 1 - p.sparsity),
-      layout: { xaxis: axis('sparsity (by weights kept, logarithmic)', { type: 'log', autorange: 'reversed', tickvals: kept, ticktext: kept.map((v) => sparsityText(1 - v)) }), yaxis: y, shapes: level, annotations: named } });
+      layout: { xaxis: axis('sparsity (logarithmic in the kept weights)', { type: 'log', autorange: 'reversed', tickvals: kept, ticktext: kept.map((v) => sparsityText(1 - v)) }), yaxis: y, shapes: level, annotations: named } });
   }
   const cost = sparse.some((p) => known(p.macs_share));
-  drawChart('chart-flops', { title: 'Accuracy and FLOPs', caption: 'Inference MACs over the weights kept, as a share of the dense network’s', summary, head, rows,
-    empty: cost ? '' : empty || 'The results hold no MACs.', traces: scatter((p) => p.macs_share),
-    height: tall, layout: { xaxis: logAxis('share of dense FLOPs (logarithmic)', sparse.map((p) => p.macs_share)), yaxis: y, shapes: level, annotations: named } });
+  drawChart('chart-flops', { title: 'Accuracy and FLOPs', caption: 'Inference MACs over the kept weights, as a fraction of the dense network’s', summary, head, rows,
+    empty: cost ? '' : empty || 'The results have no MACs.', traces: scatter((p) => p.macs_share),
+    height: tall, layout: { xaxis: logAxis('fraction of dense FLOPs (logarithmic)', sparse.map((p) => p.macs_share)), yaxis: y, shapes: level, annotations: named } });
 }
