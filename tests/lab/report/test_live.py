@@ -53,7 +53,7 @@ def test_other_machines_are_refused(host: str, going: Path, capsys: pytest.Captu
     with pytest.raises(ServeError, match="on this machine only"):
         loopback(host)
     assert main(["watch", str(going), "--host", host, "--port", "0"]) == 2
-    assert capsys.readouterr().err.startswith(f"rankprune: --host {host} is not a loopback address,")
+    assert capsys.readouterr().err.startswith(f"rankprune: --host {host!r} is not a loopback address,")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1.2.3", "::1", "[::1]"])

@@ -214,8 +214,8 @@ def loopback(host: str) -> str:
         address = None
     if address is None or not address.is_loopback:
         raise ServeError(
-            f"--host {host} is not a loopback address, and the page is served on this machine only: leave --host out, "
-            "and use a tunnel such as ssh -L 8765:localhost:8765 from another machine."
+            f"--host {host!r} is not a loopback address, and the page is served on this machine only: leave --host "
+            "out, and use a tunnel such as ssh -L 8765:localhost:8765 from another machine."
         )
     return str(address)
 
