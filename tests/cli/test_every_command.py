@@ -76,7 +76,7 @@ CASES = [
     ("report", "report absent", 2, "absent"),
     ("report", "report bad/run --out page.html", 1, "result.json is damaged"),
     ("report", "report runs --out file/page.html", 2, "--out file/page.html"),
-    ("watch", "watch --help", 0, "renews itself"),
+    ("watch", "watch --help", 0, "updates itself"),
     ("watch", "watch absent", 2, "absent"),
     ("watch", "watch runs --port many", 2, "--port"),
     ("watch", "watch bad/run --port 0", 1, "result.json is damaged"),
