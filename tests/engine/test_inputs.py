@@ -197,7 +197,7 @@ class Single(nn.Module):
     ("kind", "words"),
     [
         ("squeeze", r"batch 1 torch returns a tensor \(8,\) of float32 and the compiled one a tensor \(1, 8\) of float32"),
-        ("branch", r"batch 1 the compiled one differs from torch by .* where the largest number is .*: its forward"),
+        ("branch", r"batch 1 the compiled one differs from torch by .* where the largest number is .*, because its forward"),
     ],
 )
 def test_a_module_that_treats_one_image_otherwise_is_refused(kind, words, batch):

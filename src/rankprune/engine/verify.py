@@ -73,8 +73,8 @@ def need_equal(module: nn.Module, program: Program, call: Call) -> None:
         if found is None or difference(want, run_module(module, part), tolerance):  # or the module is not deterministic
             continue
         raise ValueError(
-            f"compile cannot be used on {type(module).__name__}: at batch {batch} {found}. Its forward depends on "
-            "the batch size, so write it for any batch (squeeze(1) for squeeze(), no branch on shape[0])"
+            f"compile cannot be used on {type(module).__name__}: at batch {batch} {found}, because its forward depends "
+            "on the batch size; write it for any batch (squeeze(1) for squeeze(), no branch on shape[0])"
         )
 
 
