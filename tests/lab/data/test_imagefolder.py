@@ -158,7 +158,7 @@ def test_incomplete_folders(copied: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train/ and test/ of .* differ in their classes: blue is in one only"):
         load_data("imagefolder", copied)
     (copied / "test" / "blue").mkdir()
-    with pytest.raises(DataError, match=r"test is no image folder .*blue"):
+    with pytest.raises(DataError, match=r"test is not an image folder .*blue"):
         load_data("imagefolder", copied)
     shutil.rmtree(copied / "test")
     with pytest.raises(DataError, match=r"copy is incomplete: .* test/ is missing"):

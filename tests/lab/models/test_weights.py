@@ -104,7 +104,7 @@ def test_truncated(tmp_path: Path, state: dict[str, torch.Tensor], suffix: str, 
     (save_file if suffix == "safetensors" else torch.save)(state, path)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    check_refused(path, rf"^w.{suffix} is damaged, cut short or no weights file")
+    check_refused(path, rf"^w.{suffix} is damaged, truncated or not a weights file")
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x89PNG\r\n\x1a\n" + bytes(50), bytes(99)], ids=["text", "png", "0"])

@@ -93,7 +93,7 @@ def test_a_changed_record_is_a_sentence(change: str, tmp_path: Path) -> None:
     }[change]
     assert changed != text
     path.write_text(changed)
-    with pytest.raises(RunError, match=r"is no record of a run \(.*\): restore it from version control"):
+    with pytest.raises(RunError, match=r"is not a record of a run \(.*\): restore it from version control"):
         Records(tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_an_incomplete_result_is_named(key: str, tmp_path: Path) -> None:
     record = json.loads(path.read_text())
     del record["result"][key]
     path.write_text(json.dumps(seal(record)))
-    with pytest.raises(RunError, match=f"no record of a run .it lacks '{key}'"):
+    with pytest.raises(RunError, match=f"not a record of a run .it lacks '{key}'"):
         Records(tmp_path)
 
 
@@ -119,7 +119,7 @@ def test_the_records_of_this_project_are_whole() -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"run": "x"}'])
 def test_a_damaged_record_is_a_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(RunError, match=r"a.json is no record of a run"):
+    with pytest.raises(RunError, match=r"a.json is not a record of a run"):
         Records(tmp_path)
 
 

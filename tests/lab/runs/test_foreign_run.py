@@ -188,5 +188,5 @@ def test_weights_that_are_not_the_models_are_one_sentence(network: torch.nn.Modu
         open_model(run)
     shutil.copy(run / "recipe.yaml", tmp_path)
     (run / "recipe.yaml").write_text("model: [1, 2]\ndata: 3\n")
-    with pytest.raises(ModelError, match="Which model are the weights"):
+    with pytest.raises(ModelError, match="does not say which model it belongs to"):
         open_model(run)

@@ -51,7 +51,7 @@ def test_a_batch_that_raises(server: Server, whole: dict[int, Any], tmp_path: Pa
     assert codes == ([2] if world == 1 else [1, 2])
     sentence = processes[-1].sentence
     assert "image 17 is no image: remove it (at step 8 of " in sentence
-    assert "saved at step 7; mend it and add --resume)" in sentence
+    assert "saved at step 7; fix it and add --resume)" in sentence
     assert world == 1 or processes[0].said == ""
     assert saved(tmp_path) == 7
     server.run(RECIPE, tmp_path, world)
@@ -73,7 +73,7 @@ def test_a_forward_pass_that_raises(server: Server, whole: dict[int, Any], tmp_p
     assert processes[rank].wait() == 1
     assert "AttributeError: 'Tensor' object has no attribute 'nonsense' (at step 6" in processes[rank].sentence
     assert processes[1 - rank].wait() == 5
-    assert "stopped answering at step 6" in processes[1 - rank].sentence
+    assert "stopped responding at step 6" in processes[1 - rank].sentence
     assert saved(tmp_path) == 5
     server.run(RECIPE, tmp_path, 2)
     assert model_bytes(folder_of(tmp_path)) == whole[2]
@@ -83,7 +83,7 @@ def test_a_forward_pass_that_raises(server: Server, whole: dict[int, Any], tmp_p
 def test_a_process_that_dies(server: Server, whole: dict[int, Any], tmp_path: Path) -> None:
     processes = server.start(RECIPE, tmp_path, 2, {"rank": 1, "at": 9, "kind": "kill"})
     assert [p.wait(60) for p in processes] == [5, -9]
-    assert "stopped answering at step 9, saved at step 8: start them all again with --resume" in processes[0].sentence
+    assert "stopped responding at step 9, saved at step 8: start them all again with --resume" in processes[0].sentence
     assert saved(tmp_path) == 8
     server.run(RECIPE, tmp_path, 2)
     assert model_bytes(folder_of(tmp_path)) == whole[2]
@@ -94,7 +94,7 @@ def test_the_main_process_dies(server: Server, whole: dict[int, Any], tmp_path: 
     recipe = [*RECIPE, "save.every_steps=4"]
     processes = server.start(recipe, tmp_path, 2, {"rank": 0, "at": 7, "kind": "kill"})
     assert [p.wait(60) for p in processes] == [-9, 5]
-    assert "stopped answering at step 7, saved at step 4" in processes[1].sentence
+    assert "stopped responding at step 7, saved at step 4" in processes[1].sentence
     assert saved(tmp_path) == 4
     server.run(recipe, tmp_path, 2)
     assert model_bytes(folder_of(tmp_path)) == whole[2]
@@ -116,7 +116,7 @@ def test_a_process_that_hangs_is_given_up(server: Server, tmp_path: Path) -> Non
         assert processes[0].wait(90) == 5
     finally:
         processes[1].send(9)
-    assert "stopped answering at step 9, saved at step 8" in processes[0].sentence
+    assert "stopped responding at step 9, saved at step 8" in processes[0].sentence
     assert processes[1].wait() == -9
 
 

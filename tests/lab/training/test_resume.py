@@ -117,7 +117,7 @@ def test_another_environment_is_said(tmp_path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "threads": 77}))
     plug = Plug()
     run(small(), tmp_path, resume=True, callback=plug)
-    assert plug.messages == ["The run was begun with threads 77 and goes on with 1: last bits differ."]
+    assert plug.messages == ["The run was started with threads 77 and continues with 1: the last bits may differ."]
 
 
 @pytest.mark.long

@@ -101,7 +101,7 @@ def test_a_signal_to_one_process_stops_and_saves_all(server: Server, alone: dict
     assert model_bytes(folder_of(cut)) == model_bytes(folder_of(tmp_path / "whole"))
     (process,) = server.start(recipe, moved)  # on one process it is the same run but for rounding
     assert process.wait() == 0
-    assert "begun with processes 2 and goes on with 1" in process.said
+    assert "started with processes 2 and continues with 1" in process.said
     assert_same(moved, alone["varied"])
 
 

@@ -18,10 +18,10 @@ from rankprune.lab.training.validation import validate
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        ("torchvision:vgg11", r"torchvision:vgg11 cannot take images of 1 x 14 x 14 \(.*too small\): change data.image_size"),
-        ("timm:vit_tiny_patch16_224", r"vit_tiny_patch16_224 cannot take images of 1 x 14 x 14 \(.*224.*\): change"),
-        ("vit-tiny-cpu", r"vit-tiny-cpu cannot take images of 1 x 14 x 14 \(.*patches of 4\): change"),
-        ("torchvision:fcn_resnet50", "fcn_resnet50 does not give one score for each of 10 classes: take a classifier"),
+        ("torchvision:vgg11", r"torchvision:vgg11 does not accept images of 1 x 14 x 14 \(.*too small\): change data.image_size"),
+        ("timm:vit_tiny_patch16_224", r"vit_tiny_patch16_224 does not accept images of 1 x 14 x 14 \(.*224.*\): change"),
+        ("vit-tiny-cpu", r"vit-tiny-cpu does not accept images of 1 x 14 x 14 \(.*patches of 4\): change"),
+        ("torchvision:fcn_resnet50", "fcn_resnet50 does not return one score for each of 10 classes: use a classifier"),
     ],
 )
 def test_a_model_that_does_not_suit_the_images(model: str, sentence: str, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_the_trial_leaves_no_trace() -> None:
         ("mix={}", "mix is for images with one label each"),
         ("label_smoothing=0.1", "label_smoothing is for images with one label each"),
         ("distill={model: vgg-small, weights: w.pth}", "distill is for images with one label each"),
-        ("model.name=torchvision:fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn finds no masks"),
+        ("model.name=torchvision:fasterrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn predicts no masks"),
         ("data.image_size=300", "image_size=300 is not for coco"),
         ("data.normalize=imagenet", "normalize=imagenet is not for coco"),
     ],

@@ -26,12 +26,12 @@ class _Kind:
     def __setstate__(self, state: Any) -> None:
         order = state[1].decode("latin-1") if isinstance(state[1], bytes) else state[1]
         if order not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError("the order of its bytes is unknown")
+            raise pickle.UnpicklingError("its byte order is unknown")
         self.order = order
 
     def dtype(self) -> np.dtype[Any]:
         if not isinstance(self.code, str) or not re.fullmatch(r"[biuf][1248]", self.code):
-            raise pickle.UnpicklingError("it has an array of something else than numbers")
+            raise pickle.UnpicklingError("it has an array that does not hold numbers")
         return np.dtype(self.code).newbyteorder(self.order)  # type: ignore[arg-type]
 
 
@@ -44,7 +44,7 @@ class _Array(np.ndarray[Any, Any]):
             raise pickle.UnpicklingError("it has an array without shape or type")
         dtype = kind.dtype()
         if type(raw) is not bytes or len(raw) != math.prod(shape) * dtype.itemsize or len(shape) > 8:
-            raise pickle.UnpicklingError("it has an array of another size than its shape")
+            raise pickle.UnpicklingError("it has an array whose size differs from its shape")
         super().__setstate__((1, shape, dtype, bool(fortran), raw))  # type: ignore[arg-type]
 
 
@@ -84,7 +84,7 @@ def loads_arrays(raw: bytes) -> Any:
         for opcode, argument, _ in pickletools.genops(raw):
             # The unpickler's memo is allocated up to its largest index, so a small file could ask for much memory.
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > len(raw):
-                raise pickle.UnpicklingError(f"it keeps an object under the number {argument}")
+                raise pickle.UnpicklingError(f"it stores an object at memo index {argument}")
         return _ArrayUnpickler(io.BytesIO(raw), encoding="bytes").load()
     except pickle.UnpicklingError:
         raise

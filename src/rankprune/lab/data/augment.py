@@ -151,11 +151,11 @@ def rand_augment(policy: str, size: int, mean: Sequence[float]) -> Any:
     # The settings of timm's training script: translations up to 0.45 of the image, filled with the mean colour.
     settings = {"translate_const": int(size * 0.45), "img_mean": tuple(min(255, round(255 * m)) for m in mean)}
     if not policy.startswith("rand-"):
-        raise DataError(f"rand_augment={policy!r} is no policy of timm's RandAugment: rand-m9-mstd0.5-inc1 is one.")
+        raise DataError(f"rand_augment={policy!r} is not a RandAugment policy of timm: rand-m9-mstd0.5-inc1 is one.")
     try:
         return library.rand_augment_transform(policy, settings)
     except (AssertionError, ValueError, KeyError) as error:
-        raise DataError(f"rand_augment={policy!r} is not understood by timm ({type(error).__name__}).") from None
+        raise DataError(f"rand_augment={policy!r} is not accepted by timm ({type(error).__name__}).") from None
 
 
 def random_erasing(probability: float) -> Any:

@@ -35,7 +35,7 @@ class Folder(Samples):
             found = datasets.ImageFolder(str(folder))
         except OSError as error:
             reason = str(error).partition(". ")[0].rstrip(".")
-            raise DataError(f"{folder} is no image folder ({reason}): give each class its subfolder.") from error
+            raise DataError(f"{folder} is not an image folder ({reason}): give each class its subfolder.") from error
         self.classes: list[str] = found.classes
         self.samples = [found.samples[i] for i in evenly(len(found.samples), limit).tolist()]
         self.load = found.loader

@@ -55,7 +55,7 @@ class About:
         """
         keys = set(cls.__dataclass_fields__) - {"features"}
         if not isinstance(value, Mapping) or set(value) - {"features"} != keys or not isinstance(value["name"], str):
-            raise ModelError(f"{source} does not say what model it is of ({', '.join(sorted(keys))}): name it.")
+            raise ModelError(f"{source} does not say which model it belongs to ({', '.join(sorted(keys))}): name it.")
         counts = {key: value[key] for key in ("num_classes", "in_channels", "image_size", "features") if key in value}
         for key, count in counts.items():
             if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= 1 << 20:

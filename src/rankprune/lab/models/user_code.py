@@ -93,7 +93,7 @@ def _import_file(path: Path) -> ModuleType:
 
 def _import_failed(source: str, error: Exception) -> ModelError:
     reason = " ".join(str(error).split())[:200]
-    return ModelError(f"{source} cannot be imported ({type(error).__name__}: {reason}): mend it and try again.")
+    return ModelError(f"{source} cannot be imported ({type(error).__name__}: {reason}): fix it and try again.")
 
 
 def _builder(name: str, factory: Callable[..., Any]) -> Builder:

@@ -128,7 +128,7 @@ def describe_misfit(model: nn.Module, state: Mapping[str, Tensor]) -> str:
     if missing:
         parts.append(f"it lacks {len(missing)} of {len(own)} tensors (first {missing[0]})")
     if unknown:
-        parts.append(f"it has {len(unknown)} the model has not (first {unknown[0]})")
+        parts.append(f"it has {len(unknown)} tensors that the model has not (first {unknown[0]})")
     if differing:
         name = differing[0]
         parts.append(f"{name} is {tuple(state[name].shape)} in the file and {tuple(own[name].shape)} in the model")
@@ -167,7 +167,7 @@ def _begins_as_safetensors(path: Path) -> bool:
 
 def _unreadable(path: Path) -> WeightsError:
     size = path.stat().st_size
-    return WeightsError(f"{path.name} is damaged, cut short or no weights file ({size} bytes): copy it again.")
+    return WeightsError(f"{path.name} is damaged, truncated or not a weights file ({size} bytes): copy it again.")
 
 
 def _unwrap(value: Any) -> dict[str, Tensor] | None:

@@ -164,7 +164,7 @@ class Records:
         with writing(path):
             self.folder.mkdir(parents=True, exist_ok=True)
             if path.exists():
-                raise RunError(f"{path} is there already and records are never changed: nothing was written.")
+                raise RunError(f"{path} already exists and records are never changed: nothing was written.")
             write_atomic(path, (json.dumps(seal(record), indent=1, ensure_ascii=False) + "\n").encode())
         self._by_key.setdefault(record["run"], []).append(record)
         return path
@@ -174,9 +174,9 @@ class Records:
         try:
             record = unseal(read_table(path), _ENTRIES)
             if not isinstance(record.get("result"), (Mapping, type(None))):
-                raise NotWhole("its result is no table")
+                raise NotWhole("its result is not a JSON object")
             check(record)
         except (ValueError, OverflowError) as error:
             way_out = "restore it from version control, or remove it"
-            raise RunError(f"{path} is no record of a run ({error}): {way_out}.") from None
+            raise RunError(f"{path} is not a record of a run ({error}): {way_out}.") from None
         return record

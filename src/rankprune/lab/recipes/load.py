@@ -95,7 +95,7 @@ def parse_override(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
-        raise RecipeError(f"{text!r} is no override: write key=value, for example optimizer.lr=0.05.")
+        raise RecipeError(f"{text!r} is not an override: write key=value, for example optimizer.lr=0.05.")
     parsed: Any = yaml_file.parse(value, f"The value of {key}")
     for part in reversed(parts):
         parsed = {part: parsed}

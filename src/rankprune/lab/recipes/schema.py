@@ -87,7 +87,7 @@ class Model(Section):
     def one_start(self) -> Model:
         """Refuse two sources of initial weights."""
         if self.pretrained and self.weights:
-            raise ValueError("pretrained and weights are two different starts: give one of them")
+            raise ValueError("pretrained and weights both set the initial weights: give one of them")
         return self
 
 
@@ -132,7 +132,7 @@ class Schedule(Section):
     def milestones_in_order(self) -> Schedule:
         """Refuse milestones out of order, and milestones of another schedule."""
         if self.milestones != sorted(self.milestones) or not all(0 < m < 1 for m in self.milestones):
-            raise ValueError(f"milestones={self.milestones} must rise between 0 and 1, the start and end of the run")
+            raise ValueError(f"milestones={self.milestones} must be increasing fractions of the run between 0 and 1")
         if (self.name == "step") != bool(self.milestones):
             raise ValueError("milestones belong to the step schedule, which needs them")
         return self

@@ -61,7 +61,7 @@ class Loader(yaml.SafeLoader):
         except (ValueError, IndexError, KeyError, AttributeError, TypeError, OverflowError):
             # PyYAML raises whatever Python does for `!!int ""`, `!!timestamp "x"` or the 32nd of a month.
             kind = node.tag.rpartition(":")[2]
-            raise _wrong(f"{shorten(getattr(node, 'value', ''))} is no {kind}", node) from None
+            raise _wrong(f"{shorten(getattr(node, 'value', ''))} is not a valid {kind}", node) from None
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise _wrong(f"a number of {value.bit_length()} bits is too large", node)
         return value
@@ -90,7 +90,7 @@ def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
         found = 1 + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
         known[id(node)] = found
     if not found[0]:
-        raise _wrong("an alias stands within what it is the alias of", node)
+        raise _wrong("an alias refers to a value that contains it", node)
     if found[1] > MOST_NESTED:
         raise _wrong(f"it is nested more than {MOST_NESTED} deep", node)
     return found
@@ -124,7 +124,7 @@ def parse(text: str, source: str) -> Any:
         if values > MOST_VALUES:
             more = "more than a billion" if values > 10**9 else str(values)
             raise RecipeError(
-                f"{source} holds {more} values with its aliases written out, and a recipe may hold {MOST_VALUES}: "
+                f"{source} holds {more} values with its aliases expanded, and a recipe may hold {MOST_VALUES}: "
                 "write a shorter one."
             )
         return loader.construct_document(node)
@@ -163,7 +163,7 @@ def read(path: Path) -> dict[str, Any]:
         raise RecipeError(f"The file {path} cannot be read: {reason}.") from None
     value = parse(text, str(path))
     if not isinstance(value, dict):
-        raise RecipeError(f"{path} holds no recipe: a recipe is `key: value` lines.")
+        raise RecipeError(f"{path} holds no recipe: a recipe consists of `key: value` lines.")
     return value
 
 

@@ -106,7 +106,7 @@ class RunResult:
             NotWhole: An entry is missing, of the wrong type, not finite or absurdly large.
         """
         if not isinstance(table, Mapping):
-            raise NotWhole("it holds no table")
+            raise NotWhole("it is not a JSON object")
         known = {f.name: f for f in fields(cls) if f.name != "scores"}
         required = [name for name in known if name in _REQUIRED]
         if missing := [name for name in required if name not in table]:

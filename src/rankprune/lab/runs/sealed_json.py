@@ -44,7 +44,7 @@ def unseal(table: Any, types: Mapping[str, type | tuple[type, ...]]) -> dict[str
         NotWhole: The object was changed, or an entry is missing or of the wrong type.
     """
     if not isinstance(table, dict):
-        raise NotWhole("it holds no table")
+        raise NotWhole("it is not a JSON object")
     plain = {key: value for key, value in table.items() if key != CHECKSUM}
     if missing := [key for key in types if key not in plain]:
         raise NotWhole(f"it lacks {missing[0]!r}" + f" and {len(missing) - 1} more" * (len(missing) > 1))
@@ -70,7 +70,7 @@ def read_table(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        raise NotWhole("it is cut short or not JSON") from None
+        raise NotWhole("it is truncated or not JSON") from None
 
 
 def _digest(plain: Mapping[str, Any]) -> str:

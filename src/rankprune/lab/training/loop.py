@@ -106,7 +106,7 @@ class Loop:
             kept = self._emergency_save(together=False)
             if self.world.size > 1 and is_lost_peer(error):
                 raise LostRank(
-                    f"Another process of {self.folder.path} stopped answering at step {self.progress.step + 1}, "
+                    f"Another process of {self.folder.path} stopped responding at step {self.progress.step + 1}, "
                     f"{kept}: start them all again with --resume."
                 ) from error
             raise self._failed(error, kept) from error
@@ -170,7 +170,7 @@ class Loop:
             self.save()
             raise Interrupted(
                 f"Stopped at step {self.progress.step} of {self.task.total_steps} and saved in {self.folder.path}: "
-                "the same command goes on from there (train with --resume).",
+                "the same command continues it (train with --resume).",
                 signal_or_failure,
                 already_reported=not self.world.main,
             )
@@ -208,12 +208,12 @@ class Loop:
     def _failed(self, problem: Exception | None, kept: str) -> StepFailed:
         place = f"at step {self.progress.step + 1} of {self.folder.path}, {kept}"
         if problem is None:
-            message = f"Another process could not go on {place}: its own message says why."
+            message = f"Another process failed {place}: see its own message."
             return StepFailed(message, 1, already_reported=True)
         expected = isinstance(problem, (ValueError, OSError, ImportError))
         what = str(problem) if expected else f"{type(problem).__name__}: {problem}"
         what = " ".join(what.split()).rstrip(".")
-        return StepFailed(f"{what} ({place}; mend it and add --resume).", 2 if expected else 1)
+        return StepFailed(f"{what} ({place}; fix it and add --resume).", 2 if expected else 1)
 
     def _end_of_epoch(self) -> None:
         task, p = self.task, self.progress

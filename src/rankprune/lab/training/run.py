@@ -85,7 +85,7 @@ def train(
         if world.size == 1 or isinstance(error, RunError) or not is_lost_peer(error):
             raise
         way_out = "start them all again with --resume"
-        raise LostRank(f"Another process of {folder.path} stopped answering outside training: {way_out}.") from error
+        raise LostRank(f"Another process of {folder.path} stopped responding outside training: {way_out}.") from error
 
 
 def _train(
@@ -115,7 +115,7 @@ def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]
     if result is None and started and not resume:
         with folder.locked():  # if the run is still active, raise this instead of suggesting to remove the folder
             pass
-        raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to go on, or remove the folder.")
+        raise Unfinished(f"{folder.path} holds an unfinished run: add --resume to continue, or remove the folder.")
     return None if result is None else result.to_dict(), started
 
 
@@ -150,7 +150,7 @@ def smoke(
     small = smaller(recipe, world.size)
     if recipe.model.pretrained and callback is not None and world.main:
         start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
-        callback.message(f"A smoke run fetches nothing: it starts from random weights, not from {start}.")
+        callback.message(f"A smoke run downloads nothing: it starts from random weights, not from {start}.")
     return train(small, out, resume=resume, callback=callback, data=stand_in(small))
 
 
@@ -163,7 +163,7 @@ def _restore(task: Task, folder: RunFolder, callback: Callback) -> Progress:
         before, now = folder.read_json(ENVIRONMENT) or {}, environment(task.world.size)
         changed = [key for key in ("torch", "cpu", "threads", "processes") if before.get(key, 1) != now[key]]
         return [problem] * bool(problem) + [
-            f"The run was begun with {key} {before.get(key)} and goes on with {now[key]}: last bits differ."
+            f"The run was started with {key} {before.get(key)} and continues with {now[key]}: the last bits may differ."
             for key in changed
         ]
 
@@ -178,7 +178,7 @@ def _restore(task: Task, folder: RunFolder, callback: Callback) -> Progress:
             raise
         reason = " ".join(str(error).split())[:160]
         raise RunError(
-            f"The checkpoint of {folder.path} is whole but not of this run ({type(error).__name__}: {reason}): "
+            f"The checkpoint of {folder.path} is intact but not of this run ({type(error).__name__}: {reason}): "
             "remove the folder and start over."
         ) from error
 

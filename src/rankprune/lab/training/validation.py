@@ -33,7 +33,7 @@ def _detects(recipe: Recipe, model: nn.Module) -> None:
         if getattr(recipe, key):
             raise ModelError(f"{key} is for images with one label each, and coco has boxes and masks: leave it out.")
     if getattr(getattr(model, "roi_heads", None), "mask_predictor", None) is None:
-        raise ModelError(f"{recipe.model.name} finds no masks, which coco is about: take maskrcnn-resnet50-fpn.")
+        raise ModelError(f"{recipe.model.name} predicts no masks, which coco needs: use maskrcnn-resnet50-fpn.")
 
 
 @torch.no_grad()
@@ -45,10 +45,10 @@ def _classifies(name: str, model: nn.Module, data: DataModule) -> None:
     except Exception as error:  # models raise all kinds of errors
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ModelError(
-            f"{name} cannot take images of {channels} x {size} x {size} ({reason}): "
-            "change data.image_size, or model.args where it has a size of its own."
+            f"{name} does not accept images of {channels} x {size} x {size} ({reason}): "
+            "change data.image_size, or model.args if the model has its own size."
         ) from error
     finally:
         model.train(training)
     if not isinstance(scores, Tensor) or scores.shape != (1, data.num_classes):
-        raise ModelError(f"{name} does not give one score for each of {data.num_classes} classes: take a classifier.")
+        raise ModelError(f"{name} does not return one score for each of {data.num_classes} classes: use a classifier.")
