@@ -73,7 +73,9 @@ def _about(path: Path, name: str | None, state: Mapping[str, Tensor], image_size
     model, data = _table(recipe, "model"), _table(recipe, "data")
     name = name or model.get("name")
     if not isinstance(name, str):
-        raise ModelError(f"{path} does not say which model it belongs to: add --model torchvision:resnet18, for example.")
+        raise ModelError(
+            f"{path} does not say which model it belongs to: add --model torchvision:resnet18, for example."
+        )
     about = find_about(name, model.get("args") or {}, state, image_size)
     size = data.get("image_size") or _SIZES.get(str(data.get("name")))
     return About.from_dict({**about.to_dict(), "image_size": size or about.image_size}, path)
