@@ -88,7 +88,7 @@ def test_other_number_of_classes(tmp_path: Path, state: dict[str, torch.Tensor])
 def test_other_depth_and_other_input(tmp_path: Path, state: dict[str, torch.Tensor]) -> None:
     torch.save(state, tmp_path / "w.pt")
     check_refused(tmp_path / "w.pt", r"lacks \d+ of \d+ tensors \(first layer1.3.", create_model("cifar-resnet32-a"))
-    check_refused(tmp_path / "w.pt", r"has \d+ the model has not \(first conv1.weight\)", nn.Linear(3, 4))
+    check_refused(tmp_path / "w.pt", r"has \d+ tensors that the model has not \(first conv1.weight\)", nn.Linear(3, 4))
     shapes = r"conv1.weight is \(16, 3, 3, 3\) in the file and \(16, 1, 3, 3\)"
     check_refused(tmp_path / "w.pt", shapes, fresh(in_channels=1))
 

@@ -40,7 +40,7 @@ def test_a_seal_is_of_every_entry() -> None:
     for wrong in ({**sealed, "a": 2}, {**sealed, "more": 0}, {**sealed, "b": {"c": [0.1, None, "u"]}}, {"a": 1, "checksum": sealed["checksum"]}):
         with pytest.raises(NotWhole, match="checksum differs"):
             unseal(wrong, {})
-    for wrong, words in (([], "no table"), ({}, "lacks 'a'"), ({"a": "1"}, "a is '1'"), ({"a": True}, "a is 'True'")):
+    for wrong, words in (([], "not a JSON object"), ({}, "lacks 'a'"), ({"a": "1"}, "a is '1'"), ({"a": True}, "a is 'True'")):
         with pytest.raises(NotWhole, match=words):
             unseal(wrong, {"a": int})
 
