@@ -1,9 +1,9 @@
 """Runs the code blocks of a page, in order, in one folder.
 
 ```python runs, and all such blocks of a page share their names; ```sh runs in bash. A block with title="FILE" is
-written to that file instead; ```yaml, ```toml, ```cpp and ```bibtex without one are for reading. A ```text block right after a ```python
-block is what that one prints; any other ```text is for reading too: it needs a GPU, a network or many minutes, or is
-not code. Python in a comment `<!-- before: … -->` runs too: it stands for what the reader brings.
+written to that file instead. A ```text block right after a ```python block is what that one prints. Any other block is
+not run: tests/test_docs.py lists each of them with the reason. Python in a comment `<!-- before: … -->` runs too: it
+stands for what the reader brings.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def blocks(text: str) -> list[Block]:
 def run(page: Path) -> None:
     """Run the page's blocks here; raises where one fails or prints something else."""
     module = sys.modules["__page__"] = types.ModuleType("__page__")  # dataclasses look their module up
+    module.__file__ = str(page.resolve())
     for block in blocks(page.read_text(encoding="utf-8")):
         if block.title:
             Path(block.title).write_text(block.code, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""CallbackList processes of torch.distributed, and what they found beside what one process finds."""
+"""Several processes of torch.distributed, and what they found beside what one process finds."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from _pages import LANGUAGES, blocks
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 METHODS = sorted((DOCS / "methods").glob("*.md"))
-PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*.md")])
 # Methods' pages that show what their example prints are run by tests/methods/test_pages.py, in the short suite.
 SHOWN = {page for page in METHODS if "```text" in page.read_text(encoding="utf-8")}
 RUN = [page for page in PAGES if page not in SHOWN and {"python", "sh"} & {b.language for b in blocks(page.read_text("utf-8"))}]
@@ -46,10 +46,37 @@ def test_the_examples_run(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
+# Every block that no test runs, by page and first line, with the reason.
+NOT_RUN = {
+    "README.md": {
+        "pip install rankprune": "installs; benchmarks/install.py does it in an empty environment, test_demo_in_miniature runs the demo",
+        "pip install torch torchvision": "installs; benchmarks/install.py does it in an empty environment",
+        "@software{rankprune,": "a citation",
+    },
+    "CONTRIBUTING.md": {"make test": "runs this suite"},
+    "docs/quickstart.md": {"pip install 'rankprune[lab]'": "installs; tests/cli/test_cli.py::test_demo_in_miniature runs the demo"},
+    "docs/distributed.md": {"torchrun --nproc-per-node 8": "needs eight GPUs, ImageNet and four machines; the block before runs two processes"},
+    "docs/recipes.md": {"rankprune train imagenet-resnet50-rpg-90": "needs ImageNet, COCO and eight GPUs; the block before runs in miniature"},
+    "docs/results.md": {"rankprune paper run": "hours; tests/lab/paper/test_work.py runs a short queue"},
+    "docs/report.md": {"rankprune watch": "serves until it is stopped; tests/lab/report/test_live.py runs it"},
+    "docs/engine.md": {
+        "// kernels/api.h": "an excerpt of a source file, with ... for the rest",
+        "backend/lower_other.py": "names of files, with what to add to each",
+    },
+}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_block_says_what_it_is(page: Path) -> None:
+def test_every_block_is_run_or_listed_with_the_reason(page: Path) -> None:
+    """Run: by `test_the_examples_run` or, for a method's page with its output, tests/methods/test_pages.py."""
+    listed = dict(NOT_RUN.get(name_of(page), {}))
     for block in blocks(page.read_text(encoding="utf-8")):
         assert block.language in LANGUAGES, f"a block begins {block.code[:60]!r}: tag it {sorted(LANGUAGES)}"
+        if block.title or block.language in {"python", "sh"}:
+            assert page in SHOWN or page in RUN
+        else:
+            assert [listed.pop(first) for first in list(listed) if block.code.startswith(first)], f"not run: {block.code[:60]!r}"
+    assert not listed, f"no longer there: {sorted(listed)}"
 
 
 def anchors(page: Path) -> set[str]:
@@ -106,11 +133,12 @@ SPEEDS = {
 def test_the_size_of_an_installation_stands_in_its_record() -> None:
     record = (ROOT / "results" / "benchmarks" / "install.txt").read_text("utf-8")
     text = (ROOT / "README.md").read_text("utf-8")
-    sentence = r"torchvision take (\d+) MB and (\d+) s .*? core adds (\d+) MB in (\d+) s, `\[lab\]` (\d+) MB in (\d+) s"
-    ((torch, seconds, core, core_seconds, lab, lab_seconds),) = re.findall(sentence, text)
+    sentence = r"torchvision take (\d+) MB and (\d+) s .*? core adds (\d+) MB in (\d+) s, `\[lab\]` (\d+) MB in (\d+) s, `\[all\]` (\d+) MB"
+    ((torch, seconds, core, core_seconds, lab, lab_seconds, everything),) = re.findall(sentence, text)
     first = rf"torch \S+ {torch} MB in {seconds} s"
     assert re.search(rf"^rankprune: {first}, then {core} MB in {core_seconds} s;", record, re.M)
     assert re.search(rf"^rankprune\[lab\]: {first}, then {lab} MB in {lab_seconds} s;", record, re.M)
+    assert re.search(rf"^rankprune\[all\]: torch \S+ {torch} MB in \d+ s, then {everything} MB ", record, re.M)
 
 
 def test_speeds_of_the_readme_stand_in_the_records() -> None:
