@@ -265,15 +265,16 @@ def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_demo_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--smoke", "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
-    for word in ("smoke-fashion-dense", *(f"smoke-fashion-{name}-99.5" for name in ("feather", "rpg", "gmp")), "δ=", "5,866 of 1,173,280"):
+    for word in ("smoke-fashion-dense", *(f"smoke-fashion-{name}-99.5" for name in ("feather", "rpg", "gmp")), "δ=", "12,622 of 2,524,448"):
         assert word in out
     assert (tmp_path / "demo.html").as_uri() in out
     assert "rankprune.attach" in out
     assert "Four runs" in err
     last = out.splitlines()[-1]
-    assert last.startswith("With 99.5% of its weights cut by feather, the network keeps ")
+    assert last.startswith("With 99.5% of its weights pruned by feather, the network has ")
     assert "x smaller" in last
-    assert " ms per image instead of " in last
+    assert " ms per image on the sparse engine instead of " in last
+    assert " in torch" in last
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -41,6 +41,7 @@ def macs(model: nn.Module, size: int) -> int:
         ("vgg-small", 1_173_856, 9, 1_175_786),
         ("vgg-small-half", 294_320, 9, 295_290),
         ("vgg-small-double", 4_688_576, 9, 4_692_426),
+        ("vgg-small-fc", 2_525_024, 9, 2_527_978),
     ],
 )
 def test_counts(name: str, weights: int, tensors: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""VGG with BatchNorm and one linear classifier, for small images (Simonyan & Zisserman 2015, table 1)."""
+"""VGG with BatchNorm, for small images (Simonyan & Zisserman 2015, table 1)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ SMALL = ((32, 32), (64, 64), (128, 128), (256, 256))
 
 
 class VGG(nn.Module):
-    """A VGG with BatchNorm, global average pooling and one linear classifier.
+    """A VGG with BatchNorm: stages of 3x3 convolutions, then a classifier.
 
     Args:
         stages: Channels of the convolutions in each stage.
         num_classes: Number of classes.
         in_channels: Input channels.
+        hidden: Width of two hidden linear layers on 3x3 pixels, as in the paper. 0: global average pooling and one
+            linear layer.
     """
 
-    def __init__(self, stages: Sequence[Sequence[int]], num_classes: int = 10, in_channels: int = 3) -> None:
+    def __init__(
+        self, stages: Sequence[Sequence[int]], num_classes: int = 10, in_channels: int = 3, hidden: int = 0
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for i, stage in enumerate(stages):
@@ -36,7 +40,12 @@ class VGG(nn.Module):
                 layers += [conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
                 in_channels = channels
         self.features = nn.Sequential(*layers)
-        self.classifier = nn.Linear(in_channels, num_classes)
+        self.side = 3 if hidden else 1
+        if hidden:
+            first, second = nn.Linear(9 * in_channels, hidden), nn.Linear(hidden, hidden)
+            self.classifier = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(hidden, num_classes))
+        else:
+            self.classifier = nn.Linear(in_channels, num_classes)
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight)
@@ -51,7 +60,7 @@ class VGG(nn.Module):
             Logits, (batch, num_classes).
         """
         # At 32x32, VGG-19 ends with 2x2 pixels, where this is the average pooling used in the pruning literature.
-        x = F.adaptive_avg_pool2d(self.features(x), 1)
+        x = F.adaptive_avg_pool2d(self.features(x), self.side)
         return self.classifier(torch.flatten(x, 1))
 
 
@@ -109,3 +118,19 @@ def vgg_small_double(num_classes: int, in_channels: int) -> VGG:
         The model.
     """
     return VGG([[c * 2 for c in stage] for stage in SMALL], num_classes, in_channels)
+
+
+@register_model("vgg-small-fc")
+def vgg_small_fc(num_classes: int, in_channels: int) -> VGG:
+    """Create a small VGG with two hidden linear layers of 1024 in place of the last stage.
+
+    It has 2.5 M weights, most of them in linear layers, as in VGG-16.
+
+    Args:
+        num_classes: Number of classes.
+        in_channels: Input channels.
+
+    Returns:
+        The model.
+    """
+    return VGG(SMALL[:3], num_classes, in_channels, hidden=1024)

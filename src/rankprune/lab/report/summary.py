@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rankprune.lab.bench.latency import ENGINES
+
 from .compare import FinishedRun
 
 
@@ -14,21 +16,26 @@ def summary(dense: FinishedRun, sparse: FinishedRun) -> str:
 
     Returns:
         One sentence. Latencies are medians of one image: the sparse network on the sparse engine against the dense
-        one on the faster of torch and ONNX Runtime. They are left out if either was not measured.
+        one in torch and ONNX Runtime. The gain is that over the faster of these two. They are left out if either
+        network was not measured.
     """
     before, after = dense.result, sparse.result
     name = after.method.partition("+")[0]
     size = before.bytes_dense / after.bytes_sparse
-    parts = [
-        f"keeps {100 * after.accuracy_last:.1f} % accuracy of the dense {100 * before.accuracy_last:.1f} %",
-        f"in a file of {_bytes(after.bytes_sparse)} instead of {_bytes(before.bytes_dense)} ({size:.0f} x smaller)",
-    ]
+    accuracy = f"{100 * after.accuracy_last:.1f} % accuracy instead of {100 * before.accuracy_last:.1f} %"
+    file = f"a file of {_bytes(after.bytes_sparse)} instead of {_bytes(before.bytes_dense)} ({size:.0f} x smaller)"
+    parts = [accuracy, file]
     if dense.latency is not None and sparse.latency is not None:
-        ours, theirs = sparse.latency.times["rankprune"].median, dense.latency.best_peer().median
-        ratio = theirs / ours
-        gain = f"{ratio:.1f} x faster" if ratio > 1.02 else "not faster"
-        parts.append(f"and takes {1e3 * ours:.3g} ms per image instead of {1e3 * theirs:.3g} ms ({gain})")
-    return f"With {after.sparsity:.1%} of its weights cut by {name}, the network {', '.join(parts)}."
+        ours, best = sparse.latency.times["rankprune"].median, dense.latency.best_peer().median
+        peers = {ENGINES[key]: time.median for key, time in dense.latency.times.items() if key != "rankprune"}
+        theirs = " and ".join(f"{_ms(peers[key])} in {key}" for key in sorted(peers, key=peers.__getitem__))
+        gain = f"{best / ours:.1f} x faster" if best / ours > 1.02 else "not faster"
+        parts.append(f"{_ms(ours)} per image on the sparse engine instead of {theirs} ({gain})")
+    return f"With {after.sparsity:.1%} of its weights pruned by {name}, the network has {', '.join(parts)}."
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
 
 
 def _bytes(count: float) -> str:
