@@ -148,6 +148,7 @@ def test_numbers_that_json_lacks_become_none(going: Path) -> None:
 
 def test_flatten() -> None:
     assert dict(flatten({"a": {"b": [1, 2], "c": {}}, "d": None, "e": []})) == {"a.b": "1, 2", "a.c": "none", "d": "none", "e": "none"}
+    assert dict(flatten({"a": 0.0, "b": [1.0, 0.5], "c": 1e300, "d": True})) == {"a": "0", "b": "1, 0.5", "c": "1e+300", "d": "True"}
 
 
 def test_folders_are_found_once_and_a_path_without_runs_is_one_sentence(runs: Path, tmp_path: Path) -> None:

@@ -166,9 +166,14 @@ def flatten(value: Any, prefix: str = "") -> Iterable[tuple[str, str]]:
         for key, inner in value.items():
             yield from flatten(inner, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(value, (list, tuple)):
-        yield prefix, ", ".join(map(str, value)) or "none"
+        yield prefix, ", ".join(map(_text, value)) or "none"
     else:
-        yield prefix, "none" if value is None or value == {} else str(value)
+        yield prefix, "none" if value is None or value == {} else _text(value)
+
+
+def _text(value: Any) -> str:
+    """0.0 as "0": a recipe stores floats where a default may be written as an integer."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else str(value)
 
 
 def finite(value: Any) -> int | float | None:

@@ -25,14 +25,15 @@ function finishedTiles(run) {
 
 // Median latency of one image, with the 10th and 90th percentile of the rounds.
 const timeOf = (run, engine) => run.latency?.times[engine];
-const spreadOf = (time) => (time ? `${milliseconds(time.median)} (${Number((1e3 * time.low).toPrecision(3))}–${Number((1e3 * time.high).toPrecision(3))})` : NONE);
+const rangeOf = (time) => `${Number((1e3 * time.low).toPrecision(3))}–${Number((1e3 * time.high).toPrecision(3))}`;
+const spreadOf = (time) => (time ? `${milliseconds(time.median)} (${rangeOf(time)})` : NONE);
 
 function latencyTile(run) {
   const ours = timeOf(run, 'rankprune');
   if (!ours) return [];
   const others = [['torch', 'torch'], ['onnxruntime', 'ONNX Runtime']].filter(([key]) => timeOf(run, key));
   return [tile('Latency, one image', milliseconds(ours.median).replace(' ms', ''), 'ms',
-    [`${spreadOf(ours)} on the engine`, ...others.map(([key, name]) => `${name} ${spreadOf(timeOf(run, key))}`)])];
+    [`on the engine (${rangeOf(ours)})`, ...others.map(([key, name]) => `${name} ${spreadOf(timeOf(run, key))}`)])];
 }
 
 function runningTiles(run) {
