@@ -10,6 +10,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share tests/_nets.py
 
+# Files that take longest. They come first, so that with a file per worker none is left with one of them at the end.
+LONGEST = (
+    "test_kill.py", "test_torchrun.py", "test_contract.py", "test_fuzz.py", "test_distributed.py", "test_sharded.py",
+    "test_sweep.py", "test_browser.py", "test_cli.py", "test_networks.py", "test_extras.py", "test_foreign_run.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
