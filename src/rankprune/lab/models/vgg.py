@@ -41,11 +41,10 @@ class VGG(nn.Module):
                 in_channels = channels
         self.features = nn.Sequential(*layers)
         self.side = 3 if hidden else 1
+        self.classifier: nn.Module = nn.Linear(hidden or in_channels, num_classes)
         if hidden:
             first, second = nn.Linear(9 * in_channels, hidden), nn.Linear(hidden, hidden)
-            self.classifier = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(hidden, num_classes))
-        else:
-            self.classifier = nn.Linear(in_channels, num_classes)
+            self.classifier = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), self.classifier)
         for module in self.modules():
             if isinstance(module, (nn.Conv2d, nn.Linear)):
                 nn.init.kaiming_normal_(module.weight)
