@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankprune.engine.backend.joined import joined_values
 from rankprune.engine.backend.layout import Layout
 from rankprune.engine.backend.lowering import lower
 from rankprune.engine.backend.native import ACTIVATIONS, variants
@@ -27,9 +28,11 @@ TORCH = {
 
 
 def run(
-    graph: Graph, images: bool, choice: Choice, x: np.ndarray, threads: int = 1, variant: str | None = None
-) -> np.ndarray:
-    made = lower(graph, images, variant or variants()[0], threads, dict.fromkeys(range(len(graph.nodes)), choice))
+    graph: Graph, images: bool, choice: Choice, x: np.ndarray, threads: int = 1, variant: str | None = None,
+    joined: frozenset[int] | None = None,
+) -> np.ndarray:  # fmt: skip
+    choices = dict.fromkeys(range(len(graph.nodes)), choice)
+    made = lower(graph, images, variant or variants()[0], threads, choices, joined=joined)
     out = graph.shapes[graph.outputs[0]]
     y = np.full((made.batch, *out), np.nan, np.float32)
     x = np.ascontiguousarray(x[: made.batch])
@@ -62,8 +65,8 @@ def problems(draw):
 
 
 @settings(max_examples=250, deadline=None)
-@given(problems(), st.booleans())
-def test_convolution_is_torch_s(p, images):
+@given(problems(), st.sampled_from(["images", "slabs", "joined"]))
+def test_convolution_is_torch_s(p, layout):
     rng = np.random.default_rng(p["seed"])
     shape = (p["outputs"], p["inputs"] // p["groups"], *p["kernel"])
     weight = (rng.standard_normal(shape) * (rng.random(shape) < p["density"])).astype(np.float32)
@@ -94,8 +97,39 @@ def test_convolution_is_torch_s(p, images):
     graph.nodes.append(Node("conv", inputs, out, attrs=attrs, weight=Weight.of(weight), arrays={"bias": bias}))
     graph.outputs = [out]
     want = TORCH[p["activation"]](want).numpy()
-    got = run(graph, images, p["choice"], x.numpy(), p["threads"], p["variant"])
+    joined = frozenset(range(len(graph.shapes)) if layout == "joined" else ())
+    got = run(graph, layout == "images", p["choice"], x.numpy(), p["threads"], p["variant"], joined)
     np.testing.assert_allclose(got, want[: len(got)], rtol=1e-4, atol=2e-5)
+
+
+def block(density: float, last: str = "activation", size: int = 28) -> Graph:
+    """A 3x3 convolution with stride 2, a 1x1 convolution, and one more operator."""
+    graph = Graph()
+    x, a, b, c = (graph.value(s) for s in ((96, 2 * size, 2 * size), *[(96, size, size)] * 3))
+    graph.inputs, graph.outputs = [x], [c]
+    rng = np.random.default_rng(0)
+    for value, kernel, made in ((x, 3, a), (a, 1, b)):
+        weight = rng.standard_normal((96, 96, kernel, kernel)) * (rng.random((96, 96, kernel, kernel)) < density)
+        attrs = {"stride": [kernel // 2 + 1] * 2, "padding": [kernel // 2] * 2, "dilation": [1, 1], "groups": 1}
+        node = Node("conv", [value], made, attrs=attrs | {"activation": "relu"}, weight=Weight.of(np.float32(weight)))
+        node.arrays["bias"] = np.zeros(96, np.float32)
+        graph.nodes.append(node)
+    window = {"kernel": [3, 3], "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "average": 0, "count_pad": 0}
+    graph.nodes.append(Node(last, [b], c, attrs={"activation": "relu"} if last == "activation" else window))
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "joined"),
+    [
+        (block(0.9), {1, 2, 3}),  # 49 vectors instead of 56 for 8294 weights; 96 x 56 vectors to copy
+        (block(0.1), set()),  # too few weights for the copies
+        (block(0.9, "pool"), set()),  # pooling reads slabs
+        (block(0.9, size=32), set()),  # slabs leave no lane empty
+    ],
+)
+def test_which_images_have_their_rows_joined(graph, joined):
+    assert joined_values(graph, 16) == joined
 
 
 @pytest.mark.parametrize("images", [False, True])
@@ -189,7 +223,13 @@ def test_which_values_are_made_among_the_planes_of_their_reader():
 
     def reader(kernel: int, stride: int, padding: int) -> int:
         weight = Weight.of(np.ones((4, 4, kernel, kernel), np.float32))
-        attrs = {"stride": [stride] * 2, "padding": [padding] * 2, "dilation": [1, 1], "groups": 1, "activation": "none"}
+        attrs = {
+            "stride": [stride] * 2,
+            "padding": [padding] * 2,
+            "dilation": [1, 1],
+            "groups": 1,
+            "activation": "none",
+        }
         size = [(n + 2 * padding - kernel) // stride + 1 for n in (9, 13)]
         graph.nodes = [Node("conv", [0], graph.value((4, *size)), attrs=attrs, weight=weight)]
         return among(graph.nodes)

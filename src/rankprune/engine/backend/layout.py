@@ -33,6 +33,7 @@ class Layout:
         channel: Stride between channels.
         origin: Offset of the first number.
         size: Floats of the whole value.
+        joined: An image whose rows follow one another, instead of slabs of 8 columns.
     """
 
     shape: Shape
@@ -44,6 +45,7 @@ class Layout:
     channel: int
     origin: int
     size: int
+    joined: bool = False
 
     def view(self, at: int) -> View:
         """Return the strides that a kernel needs.
@@ -63,6 +65,9 @@ class Layout:
                 c, y, x = np.ogrid[tuple(slice(n) for n in self.shape)]
                 return self.origin + y * self.slab + c * self.channel + x * LANES
             return (self.origin + np.arange(math.prod(self.shape)) * LANES).reshape(self.shape)
+        if self.joined:
+            c, y, x = np.ogrid[tuple(slice(n) for n in self.shape)]
+            return self.origin + c * self.channel + y * self.shape[2] + x
         if len(self.shape) == 3:
             c, y, x = np.ogrid[tuple(slice(n) for n in self.shape)]
             return self.origin + x // LANES * self.slab + c * self.channel + y * LANES + x % LANES
@@ -108,6 +113,20 @@ def one_image(shape: Shape) -> Layout:
         channel = odd_lines(rows * LANES)
         return Layout(shape, False, 1, channels, rows, channels * channel, channel, 0, channels * channel)
     return flat(shape)
+
+
+def joined_rows(shape: Shape) -> Layout:
+    """Lay an image out with its rows one after the other, so that only the last vector of a channel has empty lanes.
+
+    Args:
+        shape: Channels, height and width.
+
+    Returns:
+        The layout.
+    """
+    rows = -(-shape[1] * shape[2] // LANES)
+    channel = odd_lines(rows * LANES)
+    return Layout(shape, False, 1, shape[0], rows, shape[0] * channel, channel, 0, shape[0] * channel, True)
 
 
 def flat(shape: Shape) -> Layout:

@@ -12,7 +12,7 @@ from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 from rankprune.engine.graph.limits import Meter
 
 from .arena import Buffer
-from .layout import Layout, eight_images, one_image
+from .layout import Layout, eight_images, joined_rows, one_image
 from .move import FLOATS, INTO_LANES, move
 from .native import LANES, Params, fields
 from .packing import Choice, Packs
@@ -52,6 +52,7 @@ class Lowering:
         choices: The kernel of each layer, by the index of its node.
         packs: Packed weights to share with other programs.
         meter: Counts memory and work against the limits.
+        joined: Images whose rows follow one another, instead of slabs of 8 columns.
         calls: The kernel calls so far.
         of_node: Index of the node of each call; -1 for inputs and outputs.
         buffers: All buffers of the arena.
@@ -62,6 +63,7 @@ class Lowering:
         scratch: Floats of scratch memory per thread.
         node: Index of the node that is being lowered.
         used: The kernel of each layer, as it was made valid.
+        rows: Rows of a slab that each layer's kernel computes.
         packed: The packed weight of each layer.
     """
 
@@ -72,6 +74,7 @@ class Lowering:
     choices: dict[int, Choice]
     packs: Packs
     meter: Meter
+    joined: frozenset[int]
     calls: list[Call] = field(default_factory=list)
     of_node: list[int] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
@@ -82,6 +85,7 @@ class Lowering:
     scratch: int = 0
     node: int = -1
     used: dict[int, Choice] = field(default_factory=dict)
+    rows: dict[int, int] = field(default_factory=dict)
     packed: dict[int, Weight] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -163,6 +167,8 @@ class Lowering:
         if layout is not None:
             return layout
         shape = self.graph.shapes[value]
+        if value in self.joined:
+            return joined_rows(shape)
         return eight_images(shape, frame(self.graph, self.users, value)) if self.eight else one_image(shape)
 
     def home(self, node: Node) -> Layout | None:
@@ -175,7 +181,7 @@ class Lowering:
             The layout, or None if there is no such layout.
         """
         value = node.output
-        if len(self.graph.shapes[value]) != 3:
+        if len(self.graph.shapes[value]) != 3 or value in self.joined:
             return None
         found = among_planes(self.graph, self.users, self.meter, value)
         if found is not None:

@@ -10,7 +10,7 @@ from rankprune.engine.graph.graph import Node, Unsupported
 from rankprune.engine.graph.planes import PlaneSet
 
 from .arena import Buffer
-from .layout import Layout
+from .layout import Layout, joined_rows
 from .lower_state import Lowering
 from .native import LANES, Active, Params, View, fields, kernel_constant
 from .packing import PackedWeight, fit, packing_bytes
@@ -22,7 +22,7 @@ class Conv(Params):
     """Parameters of the convolution kernel."""
 
     _fields_ = fields(
-        "View in, out, res; int64_t step; int64_t slabs, rows, channels; Active activation;"
+        "View in, out, res; int64_t columns; int64_t step; int64_t slabs, rows, channels; Active activation;"
         "int64_t width, height, lanes; int64_t groups, blocks; int64_t by_group;"
         "Floats values, bias; Shorts offsets; Longs starts, base; Longs splits"
     )
@@ -32,7 +32,7 @@ class Planes(Params):
     """Parameters of the kernel that copies an image into planes."""
 
     _fields_ = fields(
-        "View in; int64_t plain, channels, height, width, at, slab, chan, slabs, rows, taps, phases;"
+        "View in; int64_t plain, channels, height, width, at, slab, chan, columns, slabs, rows, taps, phases;"
         "int64_t stride_x, stride_y; Longs x_first, y_first; int64_t skip; double fill"
     )
 
@@ -52,7 +52,9 @@ class Window(Params):
     )
 
 
-def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> tuple[Callable[[int], Planes], Buffer]:
+def planes_params(
+    state: Lowering, node: Node, made: PlaneSet, fill: float, joined: Layout | None = None
+) -> tuple[Callable[[int], Planes], Buffer]:
     """Prepare the copy of a node's input into planes.
 
     Args:
@@ -60,6 +62,7 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
         node: A convolution or pooling.
         made: The planes that its taps read.
         fill: Value of the padding.
+        joined: Layout of the only plane, if its rows are joined.
 
     Returns:
         A function from the planes' offset to the parameters, and the input's buffer.
@@ -69,15 +72,17 @@ def planes_params(state: Lowering, node: Node, made: PlaneSet, fill: float) -> t
     plain = value in state.plain
     layout, source = (state.layouts[value], state.places[value]) if plain else state.input(value)
     stride = node.attrs["stride"]
-    chan = plane_stride(made)
+    chan = joined.channel if joined else plane_stride(made)
+    columns = joined.shape[2] if joined else 0
 
     there = made.centre if value in state.in_planes else -1
 
     def params(at: int) -> Planes:
         view = View(source.at, 0, height * width) if plain else layout.view(source.at)
         return Planes(
-            view, plain, channels, height, width, at, channels * chan, chan, made.slabs, made.rows, made.x_first.size,
-            made.y_first.size, stride[1], stride[0], made.x_first.ctypes.data, made.y_first.ctypes.data, there, fill,
+            view, plain or layout.joined, channels, height, width, at, channels * chan, chan, columns, made.slabs,
+            made.rows, made.x_first.size, made.y_first.size, stride[1], stride[0], made.x_first.ctypes.data,
+            made.y_first.ctypes.data, there, fill,
         )  # fmt: skip
 
     return params, source
@@ -111,14 +116,18 @@ def conv(state: Lowering, node: Node) -> None:
         _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups)
     else:
         made = planes_of(state.graph, state.meter, node, kernel)
-        params, source = planes_params(state, node, made, 0.0)
-        channels = state.graph.shapes[value][0]
-        chan = plane_stride(made)
-        target = source if value in state.in_planes else state.buffer(made.slabs * channels * chan)
+        channels, out = state.graph.shapes[value][0], state.graph.shapes[node.output]
+        # A 1x1 convolution with strides goes through its only plane as the others do through their input.
+        plane = joined_rows((channels, *out[1:])) if node.output in state.joined and made.taps.size == 1 else None
+        params, source = planes_params(state, node, made, 0.0, plane)
+        chan = plane.channel if plane else plane_stride(made)
+        state.scratch = max(state.scratch, made.rows * LANES if plane else 0)
+        size = plane.size if plane else made.slabs * channels * chan
+        target = source if value in state.in_planes else state.buffer(size)
         tasks = made.slabs * -(-channels // kernel_constant("kPlaneChannels"))
-        work = made.slabs * channels * chan
+        work = made.slabs * channels * made.count * made.rows * LANES
         state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first], work)
-        _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps, groups)
+        _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps, groups, plane is None)
 
 
 def linear(state: Lowering, node: Node) -> None:
@@ -140,31 +149,38 @@ def linear(state: Lowering, node: Node) -> None:
 
 def _multiply(
     state: Lowering, node: Node, source: Buffer, origin: int, slab: int, channel: int, step: int, taps: np.ndarray,
-    groups: int,
+    groups: int, in_slabs: bool = False,
 ) -> None:  # fmt: skip
+    """`in_slabs`: the source is in slabs of 8 columns, wherever the result goes."""
     home = None if state.eight else state.home(node)
     if len(node.inputs) > 1:
         in_place(state, node, node.inputs[1], home)
     out, target = state.output(node.output, home)
+    columns, slabs, rows = 0, out.slabs, out.rows
+    if out.joined and in_slabs:
+        _, rows, columns = out.shape
+        slabs = -(-columns // LANES)
     weight = node.kernel
     outputs, inputs = weight.shape[:2]
     channel_rows = channel // LANES
     choice = state.choices.get(state.node)
     lanes = state.lanes if step == 1 else LANES
     if choice is None:
-        choice = default_choice(weight, groups, taps, out.rows, lanes)
-    choice = fit(choice, outputs, groups, out.rows, channel_rows, inputs, lanes)
+        choice = default_choice(weight, groups, taps, rows, lanes)
+    choice = fit(choice, outputs, groups, rows, channel_rows, inputs, lanes)
     state.meter.need(packing_bytes(weight, choice))
     packed = state.packs.get(state.node, weight, taps, channel_rows, groups, choice)
-    parts = -(-out.rows // choice.height)
-    shares = split(out.slabs * parts, state.threads, outputs // choice.width)
-    by_group = out.slabs < state.threads  # threads divide the columns, or the channels if there are too few columns
+    parts = -(-rows // choice.height)
+    shares = split(slabs * parts, state.threads, outputs // choice.width)
+    # A thread keeps to its part of the image, or to its channels where the image has too few parts.
+    by_group = (parts if out.joined and not columns else slabs) < state.threads
     splits = packed.splits(shares)
     state.used[state.node] = choice
+    state.rows[state.node] = rows
     state.packed[state.node] = PackedWeight(weight, packed, taps, channel_rows, groups, choice)
-    if packed.blocks > 1:
-        widest = int(np.diff(splits).max())
-        state.scratch = max(state.scratch, widest * choice.width * choice.height * LANES)
+    tiles = 1 + (len(node.inputs) > 1) if columns else int(packed.blocks > 1)
+    widest = int(np.diff(splits).max())
+    state.scratch = max(state.scratch, tiles * widest * choice.width * choice.height * LANES)
     bias = node.arrays["bias"]
     res, uses = None, [source, target]
     if len(node.inputs) > 1:
@@ -174,15 +190,15 @@ def _multiply(
     def params() -> Conv:
         skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
         return Conv(
-            View(source.at + origin, slab, channel), out.view(target.at), skip, step * LANES, out.slabs, out.rows,
+            View(source.at + origin, slab, channel), out.view(target.at), skip, columns, step * LANES, slabs, rows,
             outputs, Active.of(node.attrs), choice.width, choice.height, choice.lanes, shares,
             packed.blocks, by_group, packed.values.ctypes.data, bias.ctypes.data, packed.offsets.ctypes.data,
             packed.starts.ctypes.data, packed.base.ctypes.data, splits.ctypes.data,
         )  # fmt: skip
 
-    tasks = out.slabs * parts * shares
+    tasks = slabs * parts * shares
     arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
-    work = out.slabs * out.rows * LANES * (packed.values.size + 4 * packed.starts.size)
+    work = slabs * rows * LANES * (packed.values.size + 4 * packed.starts.size)
     state.call(params, tasks, uses, arrays, work)
 
 

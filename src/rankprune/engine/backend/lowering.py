@@ -14,6 +14,7 @@ from rankprune.engine.graph.validate import check
 
 from . import lower_elementwise, lower_move, lower_other, lower_product, lower_window
 from .arena import place
+from .joined import joined_values
 from .layout import flat
 from .lower_state import Lowering
 from .move import FLOATS, OUT_OF_LANES, move
@@ -32,6 +33,7 @@ class Lowered:
         batch: Images per run, 1 or 8.
         of_node: Index of the node that each call belongs to; -1 for inputs and outputs.
         choices: The kernel of each layer, by the index of its node.
+        rows: Rows of a slab that each layer's kernel computes.
         packed: The weight of each layer as the program holds it.
         arena: Floats of the arena.
     """
@@ -42,13 +44,14 @@ class Lowered:
     batch: int
     of_node: list[int]
     choices: dict[int, Choice]
+    rows: dict[int, int]
     packed: dict[int, Weight]
     arena: int
 
 
 def lower(
     graph: Graph, eight: bool, variant: str, threads: int, choices: dict[int, Choice] | None = None,
-    packs: Packs | None = None, limits: Limits | None = None,
+    packs: Packs | None = None, limits: Limits | None = None, joined: frozenset[int] | None = None,
 ) -> Lowered:  # fmt: skip
     """Lower a graph.
 
@@ -60,6 +63,7 @@ def lower(
         choices: The kernel of each layer, by the index of its node; the others get a default.
         packs: Packed weights to share with other programs of the same graph.
         limits: Limits of memory and work.
+        joined: Images whose rows follow one another; by default those where that saves time.
 
     Returns:
         The program.
@@ -70,9 +74,10 @@ def lower(
     """
     check(graph)
     batch = LANES if eight else 1
-    state = Lowering(
-        graph, eight, threads, lanes(variant), choices or {}, packs or Packs(), Meter(limits or Limits(), batch)
-    )
+    if joined is None:
+        joined = frozenset() if eight else joined_values(graph, lanes(variant))
+    meter = Meter(limits or Limits(), batch)
+    state = Lowering(graph, eight, threads, lanes(variant), choices or {}, packs or Packs(), meter, joined)
     ins, outs = [], []
     for value in graph.inputs:
         count = math.prod(graph.shapes[value])
@@ -106,6 +111,7 @@ def lower(
         batch,
         state.of_node,
         state.used,
+        state.rows,
         state.packed,
         arena,
     )

@@ -17,7 +17,7 @@ from rankprune.engine.graph.target import ACTIVATIONS, LANES, OPERATIONS
 
 from . import build
 
-VERSION = 8  # version of the kernels' interface and numerics; part of the key of cached choices
+VERSION = 9  # version of the kernels' interface and numerics; part of the key of cached choices
 MOVES = ("floats", "rows", "into_lanes", "out_of_lanes")  # kinds of gathers
 INNER = ("copy", "transpose", "scalar")  # kinds of inner loops of a move
 

@@ -130,7 +130,7 @@ def _wide(weight: Weight, groups: int, rows: int, density: float, window: int) -
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     shapes: list[tuple[int, int, bool]] = []
     if density < 0.9:
-        shapes += [(1, height, False) for height in (2, 4, 6, 8, 10, 12, 14, 16)]
+        shapes += [(1, height, False) for height in (4, 6, 8, 10, 12, 14, 16)]
     if density > 0.5 and outputs % 4 == 0:
         shapes += [(4, height, True) for height in (8, 10, 12)]
     made = []

@@ -14,6 +14,7 @@ from pathlib import Path
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
 from .build import warn_unwritable
+from .joined import joined_values
 from .lowering import Lowered, lower
 from .native import VERSION, cache_folder, lanes
 from .packing import Choice
@@ -58,16 +59,17 @@ def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | N
         The decisions, by the index of the node.
     """
     cache = _Cache(variant)
+    joined = frozenset() if eight else joined_values(graph, lanes(variant))
     decided: dict[int, Decision] = {}
     layers = [(index, node) for index, node in enumerate(graph.nodes) if _has_choices(graph, node, eight)]
     for number, (index, node) in enumerate(layers, 1):
         if say is not None:
             say(f"tuning layer {number} of {len(layers)}{' for batches' if eight else ''}")
-        key = layer_key(graph, node, eight)
+        key = layer_key(graph, node, eight, joined)
         found = cache.get(key)
         if found is None:
             try:
-                found = _measure(_alone(graph, node), eight, variant)
+                found = _measure(*_alone(graph, node, joined), eight, variant)
             except Unsupported:
                 continue  # lowering the whole graph raises the same error, and reports it
             cache.put(key, found)
@@ -81,13 +83,14 @@ def _has_choices(graph: Graph, node: Node, eight: bool) -> bool:
     return node.op == "conv" or (node.op == "linear" and (eight or len(graph.shapes[node.output]) == 2))
 
 
-def layer_key(graph: Graph, node: Node, eight: bool) -> str:
+def layer_key(graph: Graph, node: Node, eight: bool, joined: frozenset[int] = frozenset()) -> str:
     """Return the cache key of a layer: its shapes and density, on which its latency depends.
 
     Args:
         graph: The network.
         node: The layer.
         eight: Eight images at once, or one.
+        joined: Images whose rows follow one another.
 
     Returns:
         24 hexadecimal digits.
@@ -96,12 +99,16 @@ def layer_key(graph: Graph, node: Node, eight: bool) -> str:
     shapes = [graph.shapes[v] for v in (*node.inputs, node.output)]
     attrs = {k: v for k, v in node.attrs.items() if k != "name"}
     density = f"{weight.nonzeros / max(weight.size, 1):.2g}"
-    known = json.dumps([node.op, shapes, attrs, weight.shape, density, eight], sort_keys=True)
+    alike = [v in joined for v in (*node.inputs, node.output)]
+    known = json.dumps([node.op, shapes, attrs, weight.shape, density, eight, alike], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:24]
 
 
-def _alone(graph: Graph, node: Node) -> Graph:
-    """A graph of this layer only, after an identity activation that brings its input into the engine's layout."""
+def _alone(graph: Graph, node: Node, joined: frozenset[int]) -> tuple[Graph, frozenset[int]]:
+    """A graph of this layer only, and which of its images have their rows joined.
+
+    Its input passes an activation, so that it lies in the engine's own layout.
+    """
     alone = Graph()
     inputs = [alone.value(graph.shapes[v]) for v in node.inputs]
     alone.inputs = list(inputs)
@@ -110,12 +117,13 @@ def _alone(graph: Graph, node: Node) -> Graph:
     output = alone.value(graph.shapes[node.output])
     alone.nodes.append(Node(node.op, [source, *inputs[1:]], output, "", node.attrs, node.arrays, node.weight))
     alone.outputs = [output]
-    return alone
+    pairs = [*zip(node.inputs, inputs), (node.inputs[0], source), (node.output, output)]
+    return alone, frozenset(mine for theirs, mine in pairs if theirs in joined)
 
 
 class _Trial:
-    def __init__(self, graph: Graph, eight: bool, variant: str, choice: Choice) -> None:
-        self.made: Lowered = lower(graph, eight, variant, 1, {1: choice})
+    def __init__(self, graph: Graph, joined: frozenset[int], eight: bool, variant: str, choice: Choice) -> None:
+        self.made: Lowered = lower(graph, eight, variant, 1, {1: choice}, joined=joined)
         self.choice = self.made.choices[1]
         self.index = max(i for i, node in enumerate(self.made.of_node) if node == 1)
         self.times: list[float] = []
@@ -128,15 +136,14 @@ class _Trial:
         return min(self.times)
 
 
-def _measure(graph: Graph, eight: bool, variant: str) -> Decision:
+def _measure(graph: Graph, joined: frozenset[int], eight: bool, variant: str) -> Decision:
     node = graph.nodes[1]
-    made = lower(graph, eight, variant, 1)
-    out = graph.shapes[node.output]
+    made = lower(graph, eight, variant, 1, joined=joined)
     weight: Weight = node.kernel
-    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), _rows(out, eight), lanes(variant))]
+    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), made.rows[1], lanes(variant))]
     trials: dict[Choice, _Trial] = {}
     for choice in offered:
-        trial = _Trial(graph, eight, variant, choice)
+        trial = _Trial(graph, joined, eight, variant, choice)
         trials.setdefault(trial.choice, trial)
     for _ in range(ROUNDS):
         for trial in trials.values():
@@ -156,13 +163,6 @@ def _measure(graph: Graph, eight: bool, variant: str) -> Decision:
     if sparse is None or sparse.least > MARGIN * dense.least:
         return Decision(dense.choice, dense.least, dense.least, "sparse is not 5 % faster")
     return Decision(sparse.choice, sparse.least, dense.least, f"{dense.least / sparse.least:.2f} x faster than dense")
-
-
-def _rows(out: tuple[int, ...], eight: bool) -> int:
-    """Rows of a slab of the result."""
-    if eight:
-        return out[2] if len(out) == 3 else 1
-    return out[1] if len(out) == 3 else -(-out[0] // 8)
 
 
 def cpu_model() -> str:

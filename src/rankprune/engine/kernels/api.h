@@ -64,6 +64,7 @@ RP_STRUCT(Operand, RP_OPERAND)
 // (offset of the tap in rows, value).
 #define RP_CONV(F)                                                                                                  \
     F(View, in, out, res)              /* res.at < 0: no residual */                                                \
+    F(int64_t, columns)                /* of out and res, whose rows follow one another; 0: they are in slabs */    \
     F(int64_t, step)                   /* floats between the inputs of two successive output rows */                \
     F(int64_t, slabs, rows, channels)                                                                               \
     F(Active, activation)                                                                                           \
@@ -82,6 +83,7 @@ RP_STRUCT(Conv, RP_CONV)
     F(int64_t, plain)                        /* the source is [channel][y][x] instead (slab and lanes unused) */    \
     F(int64_t, channels, height, width)                                                                             \
     F(int64_t, at, slab, chan)               /* destination */                                                      \
+    F(int64_t, columns)                      /* of the only plane, whose rows follow one another; 0: in slabs */    \
     F(int64_t, slabs, rows, taps, phases)    /* planes of a channel: [phase][tap] */                                \
     F(int64_t, stride_x, stride_y)                                                                                  \
     F(Longs, x_first, y_first)               /* input column of lane 0 of slab 0, by tap; input row of row 0, by phase */ \

@@ -86,6 +86,14 @@ struct Checker {
         return sound ? bounds[lists] : -1;
     }
 
+    // What a convolution writes or adds: in slabs, or rows of `columns` floats.
+    void result(const Conv& c, const View& v) {
+        if (c.columns)
+            view({v.at, 0, v.chan}, 1, c.channels, Wide(c.rows) * c.columns, false);
+        else
+            view(v, c.slabs, c.channels, Wide(c.rows) * kLanes);
+    }
+
     void conv(const Conv& c, int64_t given) {
         counts({c.slabs, c.rows, c.channels, c.height, c.groups, c.blocks});
         need(between(1, c.step, kFar) && c.step % kLanes == 0, "a step that is not aligned");
@@ -125,13 +133,16 @@ struct Checker {
             need(!first.over && first.value >= 0, "a tap before the beginning of the arena");
             view({c.in.at, c.in.slab, 0}, c.slabs, 1, Wide(c.rows - 1) * c.step + Wide(high) * kLanes + kLanes);
         }
-        view(c.out, c.slabs, c.channels, Wide(c.rows) * kLanes);
-        if (c.res.at >= 0) view(c.res, c.slabs, c.channels, Wide(c.rows) * kLanes);
+        need(between(0, c.columns, kFar) && (!c.columns || parts(c.columns, kLanes) == c.slabs),
+             "columns that are not those of its slabs");
+        result(c, c.out);
+        if (c.res.at >= 0) result(c, c.res);
         int64_t end = ascending(c.splits, c.groups);
         if (end < 0) return;
         need(end == chunks, "groups that do not cover the channels");
-        for (int64_t g = 0; c.blocks > 1 && g < c.groups; g++)
-            scratch(Wide(c.splits[g + 1] - c.splits[g]) * c.width * c.height * kLanes);
+        const int64_t tiles = c.columns ? (c.res.at >= 0 ? 2 : 1) : c.blocks > 1;
+        for (int64_t g = 0; g < c.groups; g++)
+            scratch(Wide(c.splits[g + 1] - c.splits[g]) * c.width * c.height * kLanes * tiles);
     }
 
     // The planes of one channel; where they go is the caller's to check.
@@ -156,6 +167,12 @@ struct Checker {
 
     void planes(const Planes& p, int64_t given) {
         plane_set(p, given);
+        if (!wrong && p.columns) {
+            need(between(1, p.columns, kFar) && parts(p.columns, kLanes) == p.slabs && p.phases * p.taps == 1 && p.skip == -1,
+                 "columns that are not those of one plane");
+            scratch(Wide(p.rows) * kLanes);
+            return view({p.at, 0, p.chan}, 1, p.channels, Wide(p.rows) * p.columns, false);
+        }
         if (!wrong) view({p.at, p.slab, p.chan}, p.slabs, p.channels, Wide(p.phases) * p.taps * p.rows * kLanes);
     }
 

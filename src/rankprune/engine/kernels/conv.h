@@ -32,6 +32,19 @@ static void run_conv(const void* params, int64_t task, float* arena, float* scra
     r.res = c.res.at < 0 ? nullptr : arena + c.res.at + slab * c.res.slab + channel * c.res.chan + row * kLanes;
     r.res_chan = c.res.chan;
     r.out_chan = c.out.chan;
+    // Rows of an image without slabs are made in the scratch, where the sums of the blocks are too.
+    const int64_t size = rows * kLanes, channels = r.lists * c.width, lanes = least(kLanes, c.columns - slab * kLanes);
+    float* const apart = arena + c.out.at + slab * kLanes + channel * c.out.chan + row * c.columns;
+    if (c.columns) {
+        r.out_chan = r.res_chan = size;
+        if (r.res) {
+            const float* res = arena + c.res.at + slab * kLanes + channel * c.res.chan + row * c.columns;
+            r.res = scratch + channels * size;
+            for (int64_t i = 0; i < channels * rows; i++)
+                load_some(res + i / rows * c.res.chan + i % rows * c.columns, lanes)
+                    .store(scratch + channels * size + i * kLanes);
+        }
+    }
     r.activation = c.activation;
     for (int64_t block = 0; block < c.blocks; block++) {
         int64_t list = block * chunks + first;
@@ -41,9 +54,13 @@ static void run_conv(const void* params, int64_t task, float* arena, float* scra
         r.offsets = c.offsets + r.starts[0];
         r.bias = block ? nullptr : c.bias + channel;
         r.out = block + 1 < c.blocks ? nullptr
+                : c.columns          ? scratch
                                      : arena + c.out.at + slab * c.out.slab + channel * c.out.chan + row * kLanes;
         kernel(r);
     }
+    for (int64_t i = 0; c.columns && i < channels; i++)
+        for (int64_t y = 0; y < rows; y++)
+            store_some(Vec::load(scratch + i * size + y * kLanes), apart + i * c.out.chan + y * c.columns, lanes);
 }
 
 }  // namespace

@@ -89,8 +89,16 @@ static const Rows kHalved[8] = {halved<0>, halved<1>, halved<2>, halved<3>, halv
 static void others(const Planes& p, const float* source, int64_t x, int64_t rows, int64_t pitch, float* to) {
     // Loads may reach into the rows before and after; at the first row, or from far away, they could leave the arena.
     int64_t slow = !p.plain || p.stride_x > 2 || x <= -p.width || x >= p.width ? rows : x < 0 ? 1 : 0;
-    for (int64_t r = 0; r < slow; r++, source += p.stride_y * pitch, to += kLanes)
-        for (int i = 0; i < kLanes; i++) columns(p, source, x + i * p.stride_x, 1, to + i);
+    for (int64_t r = 0; r < slow; r++, source += p.stride_y * pitch, to += kLanes) {
+        if (slow < rows && p.stride_x == 1 && x > -kLanes && p.width >= kLanes) {
+            alignas(32) float row[2 * kLanes];
+            Vec::of(float(p.fill)).store(row);
+            Vec::loadu(source).storeu(row - x);
+            Vec::load(row).store(to);
+        } else {
+            for (int i = 0; i < kLanes; i++) columns(p, source, x + i * p.stride_x, 1, to + i);
+        }
+    }
     if (slow == rows) return;
     alignas(32) float lanes[kLanes];
     for (int i = 0; i < kLanes; i++) lanes[i] = x + i * p.stride_x >= 0 && x + i * p.stride_x < p.width ? -1.f : 1.f;
@@ -140,10 +148,19 @@ static void make_planes(const Planes& p, int64_t slab, Channels c) {
             }
 }
 
-static void run_planes(const void* params, int64_t task, float* arena, float*) {
+static void run_planes(const void* params, int64_t task, float* arena, float* scratch) {
     const Planes& p = *static_cast<const Planes*>(params);
     int64_t parts = (p.channels + kPlaneChannels - 1) / kPlaneChannels;
     int64_t slab = task / parts, first = task % parts * kPlaneChannels;
+    if (p.columns) {  // one plane, whose rows are joined
+        const int64_t lanes = least(kLanes, p.columns - slab * kLanes);
+        for (int64_t c = first; c < least(first + kPlaneChannels, p.channels); c++) {
+            make_planes(p, slab, {arena + p.in.at + c * p.in.chan, scratch, 1, 0, 0});
+            float* to = arena + p.at + c * p.chan + slab * kLanes;
+            for (int64_t r = 0; r < p.rows; r++, to += p.columns) store_some(Vec::load(scratch + r * kLanes), to, lanes);
+        }
+        return;
+    }
     make_planes(p, slab, {arena + p.in.at + first * p.in.chan, arena + p.at + slab * p.slab + first * p.chan,
                           least(kPlaneChannels, p.channels - first), p.in.chan, p.chan});
 }

@@ -113,6 +113,24 @@ static inline void transpose(Vec r[8]) {
 }
 #endif
 
+// The first `count` lanes only.
+static inline void store_some(Vec v, float* p, int64_t count) {
+    if (count == 8) return v.storeu(p);
+#if defined(__AVX512VL__)
+    __builtin_ia32_storeups256_mask(p, v.v, static_cast<unsigned char>((1 << count) - 1));
+#else
+    alignas(32) float t[8];
+    v.store(t);
+    for (int64_t i = 0; i < count; i++) p[i] = t[i];
+#endif
+}
+static inline Vec load_some(const float* p, int64_t count) {
+    if (count == 8) return Vec::loadu(p);
+    alignas(32) float t[8] = {};
+    for (int64_t i = 0; i < count; i++) t[i] = p[i];
+    return Vec::load(t);
+}
+
 static inline Vec zero() { return Vec::of(0.f); }
 static inline float sum(Vec v) {
     alignas(32) float t[8];
