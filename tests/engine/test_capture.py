@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import rankprune as rp
 from rankprune.engine import runtime
 from rankprune.engine.compile import Compiled
+from rankprune.engine.frontend.functional import functional
 
 
 class Does(nn.Module):
@@ -83,9 +84,32 @@ def changed_copy_by_torch(module: Any, x: Tensor) -> Tensor:
     return F.leaky_relu_(y.clone(), 0.1) * y
 
 
-@pytest.mark.parametrize("forward", [changed_copy, changed_contiguous, changed_alias, changed_copy_by_torch])
+def changed_twice(module: Any, x: Tensor) -> Tensor:
+    y = module.layer(x)
+    y += y.mean((2, 3), keepdim=True)
+    y.relu_()
+    return y * 2
+
+
+def read_between(module: Any, x: Tensor) -> Tensor:
+    y = module.layer(x)
+    y += 1
+    z = y.flatten(2)  # changes with y
+    y.relu_()
+    return z * 2
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [changed_copy, changed_contiguous, changed_alias, changed_copy_by_torch, changed_twice, read_between],
+)
 def test_operators_in_place_change_their_own_memory_only(forward):
     agree(net(forward))
+
+
+def test_a_residual_block_is_not_traced_twice():
+    exported = torch.export.export(net(changed_twice), (torch.zeros(2, 3, 7, 9),))
+    assert functional(exported) is exported
 
 
 def test_the_input_is_not_changed():

@@ -77,7 +77,8 @@ def _replace(graph: fx.Graph) -> bool:
             continue
         changed = node.args[0]
         plain = _out_of_place(node.target)
-        shared = [n for n in sharing[memory(changed)] if n is not changed and n is not node]
+        # What is made of the changed tensor later on is made of the new one.
+        shared = [n for n in sharing[memory(changed)] if n is not changed and at[n] < at[node]]
         if plain is None or any(at[user] > at[node] for other in shared for user in other.users if user in at):
             return False
         with graph.inserting_before(node):
