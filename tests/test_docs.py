@@ -224,7 +224,7 @@ def test_the_table_of_choices_says_what_the_methods_say() -> None:
     for name, needs, cost in rows:
         info = rp.method_info(name)
         assert needs.strip() == (", ".join(sorted(info.needs)) or "-"), name
-        assert cost.strip() == info.cls.cost, name
+        assert cost.strip() == info.cost.step, name
 
 
 @pytest.mark.parametrize("name", rp.list_methods())

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train, train_scaled
-from rankprune.methods.shared.rank_term import RankTerm
 
 
 def golden_net() -> nn.Module:
@@ -200,8 +199,7 @@ def test_zero_weights_do_not_make_it_dense() -> None:
 def test_defaults_are_the_authors() -> None:
     for sparsity, expected in {0.5: (0.5, 0.2), 0.8: (0.5, 0.2), 0.85: (0.5, 0.2), 0.9: (0.5, 0.1), 0.93: (0.5, 0.1),
                                0.95: (3.0, 0.2), 0.98: (4.0, 0.2), 0.999: (4.0, 0.2)}.items():  # fmt: skip
-        term = rp.methods.RPG(sparsity).rank_term()
-        assert (term.lam, term.delta) == expected
+        assert rp.methods.RPG(sparsity).coefficients() == expected
     method = rp.methods.RPG()
     assert (method.plan.period(method.run(125_100)), method.grow, method.plan.prune_end, method.rank_reduction, method.rank_layers) == (
         100,
@@ -275,7 +273,8 @@ def test_an_empty_layer_does_not_count_in_the_mean() -> None:
     sp = rp.attach(model, sgd(model), "rpg", sparsity=0.5, total_steps=500)
     with torch.no_grad():
         model[1].weight.zero_()
-    first, second = RankTerm(3.0, 0.2).of(sp.layers, lambda layer: ~layer.mask, 1)
+    terms = rp.methods.RPG(lam=3.0, delta=0.2).rank_terms(sp.groups[0], sp.layers, lambda layer: ~layer.mask, 1)
+    first, second = (term for _, term in terms)
     assert torch.allclose(first, 3.0 * rp.rank.rank_grad(model[0].weight.detach(), 0.2))
     assert not second.any()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,6 @@ from torch import Tensor, nn
 import rankprune as rp
 from _nets import batch, cnn, sgd, train, train_scaled
 from rankprune.core.method import PrunableLayer
-from rankprune.methods.shared.rank_term import RankTerm
 
 
 def started(method: str = "rpg", **options: object) -> tuple[nn.Module, rp.Sparsifier]:
@@ -26,11 +27,13 @@ def half(layer: PrunableLayer) -> Tensor:
 
 @pytest.mark.parametrize("signal", ["rank", "noise"])
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 3.0])
-def test_a_ratio_is_that_of_the_root_mean_squares_where_the_term_acts(ratio: float, signal: str) -> None:
+def test_a_ratio_is_that_of_the_root_mean_squares_where_the_term_acts(ratio: float, signal: Literal["rank", "noise"]) -> None:
     _, sp = started()
     layers = [layer for layer in sp.layers if layer.kind == "conv"]
-    terms = RankTerm(f"ratio:{ratio}", 0.2, signal=signal).of(layers, half, 1)
-    for layer, term in zip(layers, terms):
+    method = rp.methods.RPG(lam=f"ratio:{ratio}", delta=0.2, rank_signal=signal)
+    terms = dict(method.rank_terms(sp.groups[0], sp.layers, half, 1))
+    assert list(terms) == layers
+    for layer, term in terms.items():
         where = half(layer)
         task = layer.grad[where].square().mean().sqrt()
         tolerance = 1e-5 if signal == "rank" else 0.35  # noise has the size on average, over few weights
@@ -39,10 +42,8 @@ def test_a_ratio_is_that_of_the_root_mean_squares_where_the_term_acts(ratio: flo
 
 def test_a_ratio_points_where_the_rank_gradient_points() -> None:
     _, sp = started()
-    layers = [layer for layer in sp.layers if layer.kind == "conv"]
-    plain = RankTerm(1.0, 0.2).of(layers, half, 1)
-    scaled = RankTerm("ratio:2", 0.2).of(layers, half, 1)
-    for a, b in zip(plain, scaled):
+    plain, scaled = (rp.methods.RPG(lam=lam, delta=0.2).rank_terms(sp.groups[0], sp.layers, half, 1) for lam in (1.0, "ratio:2"))
+    for (_, a), (_, b) in zip(plain, scaled, strict=True):
         assert float(torch.cosine_similarity(a.flatten(), b.flatten(), dim=0)) == pytest.approx(1.0, abs=1e-6)
 
 
@@ -83,8 +84,8 @@ def test_the_weights_step_by_task_and_rank_gradient_together() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         conv = [layer for layer in sp.layers if layer.kind == "conv"]
-        terms = RankTerm("ratio:1", 0.2).of(conv, lambda s: s.mask, step)
-        wanted = {s.name: s.weight - 0.1 * (s.grad + t * (step == 2)) for s, t in zip(conv, terms)}
+        terms = rp.methods.RPG(lam="ratio:1", delta=0.2).rank_terms(sp.groups[0], conv, lambda s: s.mask, step)
+        wanted = {s.name: s.weight - 0.1 * (s.grad + t * (step == 2)) for s, t in terms}
         optimizer.step()
         for layer in conv:
             assert torch.allclose(layer.weight, wanted[layer.name], atol=1e-7), (step, layer.name)

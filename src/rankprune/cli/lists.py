@@ -37,12 +37,12 @@ def _methods(args: argparse.Namespace) -> int:
 
     infos = [method_info(name) for name in _some("method", args.pattern, list_methods(args.pattern))]
     found = [
-        {"name": i.name, "family": i.family, "needs": sorted(i.needs), "moves": i.moves, "cost": i.cls.cost,
+        {"name": i.name, "family": i.family, "needs": sorted(i.needs), "moves": i.moves, "cost": i.cost.step,
          "exact": i.exact, "paper": i.paper, "description": i.description}
         for i in infos
     ]  # fmt: skip
     rows = [
-        (i.name, i.family, ", ".join(sorted(i.needs)) or "-", "move" if i.moves else "fixed", i.cls.cost, i.paper)
+        (i.name, i.family, ", ".join(sorted(i.needs)) or "-", "move" if i.moves else "fixed", i.cost.step, i.paper)
         for i in infos
     ]
     lines = table(("method", "family", "needs", "masks", "step", "paper"), rows)

@@ -152,7 +152,7 @@ def set_costs(model: nn.Module, example: Any, groups: Sequence[Group]) -> None:
     """What one weight costs in MACs: the output positions it is used at."""
     if example is None:
         raise ValueError("budget='macs' needs example=, an input of the model, to count with")
-    from rankprune.flops import positions
+    from .macs import positions
 
     found = positions(model, example)
     for layer in [s for g in groups if g.method.budget == "macs" for s in g.layers]:

@@ -20,7 +20,7 @@ from .summary import LayerCount, Timetable
 if TYPE_CHECKING:
     from .method import Method
 
-ScoreOf = Callable[[PrunableLayer], Tensor]
+PerLayer = Callable[[PrunableLayer], Tensor]  # a score or a mask for each layer
 
 
 class Extra:
@@ -101,7 +101,7 @@ class Group:
     def scored(
         self,
         layer: PrunableLayer,
-        score: ScoreOf,
+        score: PerLayer,
         among: Tensor | None = None,
         without: Tensor | None = None,
         extras: Sequence[Extra] = (),
@@ -113,7 +113,7 @@ class Group:
 
         def make() -> Tensor:
             values = score(layer)
-            if any(values.untyped_storage().data_ptr() == t.untyped_storage().data_ptr() for t in layer.tensors()):
+            if layer.holds(values):
                 values = values.clone()
             for extra in extras:
                 values = extra.score(layer, values)
@@ -128,7 +128,7 @@ class Group:
     def keep(
         self,
         layer: PrunableLayer,
-        score: ScoreOf,
+        score: PerLayer,
         count: int,
         among: Tensor | None = None,
         without: Tensor | None = None,
@@ -141,7 +141,7 @@ class Group:
         chosen = self.scored(layer, score, among, without, extras)
         return keep_largest(chosen, count, layer.shards, layer.cut)
 
-    def counts(self, score: ScoreOf, budget: int) -> list[int]:
+    def counts(self, score: PerLayer, budget: int) -> list[int]:
         """How many weights stay in each layer.
 
         "global" compares the method's score over all layers and "lamp" the LAMP score of the active weights, active
@@ -157,9 +157,7 @@ class Group:
         active = [layer.kept() for layer in self.layers]
         reachable = min(budget, sum(a * c for a, c in zip(active, costs)))
 
-        def per_cost(layer: PrunableLayer) -> Tensor:
-            return score(layer) / layer.cost if macs else score(layer)
-
+        per_cost = (lambda layer: score(layer) / layer.cost) if macs else score
         wide = any(layer.weight.dtype == torch.float64 for layer in self.layers)
         among = [layer.mask if n < size else None for layer, n, size in zip(self.layers, active, sizes)]
         cut = select([self.scored(layer, per_cost, kept) for layer, kept in zip(self.layers, among)], reachable, costs,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from .layer import PrunableLayer, seeded
+from .layer import PrunableLayer
 
 GrowInit = Literal["zero", "gradient", "random", "original"]
 _SMALL = 0.1  # of the root mean square of a layer's active weights
@@ -25,8 +24,7 @@ def initial_values(layer: PrunableLayer, how: str) -> Tensor:
         return layer.state["original"]
     total = layer.weight.masked_fill(~layer.mask, 0.0).square().sum()
     rms = (layer.shards.sum(total) / max(layer.kept(), 1)).sqrt()
-    numbers = torch.randn(layer.shape, generator=seeded(layer.seed, layer.step, f"{layer.key}/grown"))
-    return layer.part(numbers).to(layer.weight) * rms * _SMALL
+    return layer.normal("grown") * rms * _SMALL
 
 
 def idle(layer: PrunableLayer) -> Tensor:

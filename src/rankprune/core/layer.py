@@ -144,16 +144,38 @@ class PrunableLayer:
         """How many weights the mask keeps."""
         return self.count(self.mask)
 
-    def tensors(self) -> list[Tensor]:
-        """Everything that belongs to this layer and must not be written over."""
-        grad = self.parameter.grad
-        held = [self.weight, *(v for v in self.state.values() if isinstance(v, Tensor))]
-        return held if grad is None else [*held, local(grad)]
+    def holds(self, values: Tensor) -> bool:
+        """Whether a tensor shares memory with the weight, its gradient or the state, and must not be written over."""
+        held = [self.weight, self.parameter.grad, *self.state.values()]
+        storages = [local(t).untyped_storage().data_ptr() for t in held if isinstance(t, Tensor)]
+        return values.untyped_storage().data_ptr() in storages
 
     def random(self) -> Tensor:
         """Uniform numbers of the weight's shape, keyed by (seed, step, name)."""
         numbers = torch.rand(self.shape, generator=seeded(self.seed, self.step, self.key))
         return self.part(numbers).to(self.weight.device)
+
+    def normal(self, purpose: str, step: int | None = None) -> Tensor:
+        """Standard normal numbers of the weight's shape, the same on every rank and after every resume.
+
+        Args:
+            purpose: What they are for: different numbers for each.
+            step: The optimizer step they are drawn for; None: that of the update under way.
+        """
+        generator = seeded(self.seed, self.step if step is None else step, f"{self.key}/{purpose}")
+        return self.part(torch.randn(self.shape, generator=generator)).to(self.weight)
+
+    def rms(self, values: Tensor, where: Tensor) -> float:
+        """Root mean square, over all ranks that share the layer.
+
+        Args:
+            values: A tensor of the weight's shape.
+            where: The positions that count; all of them where there are none.
+        """
+        chosen = values[where] if self.count(where) else values
+        sums = torch.stack([chosen.double().square().sum(), chosen.new_tensor(chosen.numel(), dtype=torch.float64)])
+        energy, count = self.shards.sum(sums).tolist()
+        return float((energy / count) ** 0.5) if count else 0.0
 
     def whole(self, part: Tensor) -> Tensor:
         """The full tensor, gathered from the ranks' parts."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from . import budget as budgets
+from .cost import DenseGradient, TrainingCost
 from .form import LatentForm, MaskedForm
 from .group import Extra, Group
 from .growth import GrowInit, explore, idle, initial_values
@@ -66,7 +67,7 @@ class Method(metaclass=_FlatKeywords):
     form: ClassVar[type[MaskedForm]] = MaskedForm  # how weights are held: masked, with dense state (SNFS), as latents
     takes_zeros: ClassVar[bool] = False  # without a sparsity it keeps the zeros that it finds
     grows: ClassVar[bool] = False  # weights outside the mask may enter it
-    cost: ClassVar[str] = "f"  # of an ordinary step as a share of a dense one, f that of a sparse forward pass
+    cost: ClassVar[TrainingCost | None] = None  # of training; None: as `MethodInfo.cost` derives it
 
     sparsity: float | None = None
     _: KW_ONLY
@@ -287,7 +288,7 @@ class Latent(Method):
     """
 
     form: ClassVar[type[MaskedForm]] = LatentForm
-    cost: ClassVar[str] = "(2f + 1)/3"  # the gradient of the weights is dense
+    cost: ClassVar[TrainingCost | None] = DenseGradient()
     trains_cut: ClassVar[bool] = True  # whether a latent outside the mask gets a gradient
 
     plan: Plan = EveryStep()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from .cost import DenseGradientAtUpdates, DenseGradientWhilePruning, TrainingCost
 from .rounds import check_rounds, evenly_spaced, left_after, rounds_at_rate
 from .schedules import Schedule, Step, as_step, check_every, choose_every, cubic, exponential
 
@@ -43,6 +44,7 @@ class Plan:
     periodic: ClassVar[bool] = False  # the updates have a period that attach may derive
     varies: ClassVar[bool] = True  # the budget changes from update to update
     at_once: ClassVar[bool] = False  # one cut without training stands for it, as in `rankprune.prune`
+    cost_by_gradient: ClassVar[TrainingCost] = DenseGradientAtUpdates()  # of training, if updates need the gradient
 
     def steps(self, run: Run) -> Sequence[int]:
         """The optimizer steps, from 1 and rising, at which masks are updated."""
@@ -166,6 +168,7 @@ class Gradual(Periodic):
     """
 
     varies: ClassVar[bool] = True
+    cost_by_gradient: ClassVar[TrainingCost] = DenseGradientWhilePruning()
     prune_end: Step = 0.9
     density_schedule: Literal["exponential", "cubic"] = "exponential"
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from rankprune._util import nearest, shorten
 
+from .cost import TrainingCost
 from .docstrings import with_inherited_args
 
 Exact = Literal["always", "end"]
@@ -43,6 +44,13 @@ class MethodInfo:
     exact: Exact
     moves: bool
     needs: frozenset[str]
+
+    @property
+    def cost(self) -> TrainingCost:
+        """What training by it costs: as the method says, or by the gradients that its mask updates need."""
+        if self.cls.cost is not None:
+            return self.cls.cost
+        return self.cls.plan.cost_by_gradient if "grad" in self.needs else TrainingCost()
 
 
 _METHODS: dict[str, MethodInfo] = {}
@@ -134,7 +142,9 @@ def settings_of(cls: type) -> dict[str, Any]:
 
 def check_choices(settings: Any) -> None:
     """Raise where a field that is declared as a `Literal` holds something else."""
-    for name, hint in _hints(type(settings)).items():
+    hints = _hints(type(settings))
+    for name in _fields(type(settings)):
+        hint = hints[name]
         if get_origin(hint) is Literal and getattr(settings, name) not in get_args(hint):
             allowed = " or ".join(map(repr, get_args(hint)))
             raise ValueError(f"{name}={getattr(settings, name)!r} is unknown: use {allowed}")

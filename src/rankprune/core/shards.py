@@ -6,12 +6,20 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+
+_PLAIN = (Tensor, nn.Parameter)  # most tensors are of these types, which are never sharded
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor: the tensor itself unless it is a DTensor."""
-    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    """This rank's part of a tensor: the tensor itself unless it is a DTensor.
+
+    Args:
+        tensor: A tensor or DTensor.
+    """
+    if type(tensor) in _PLAIN or not is_sharded(tensor):
+        return tensor
+    return tensor.to_local()  # type: ignore[attr-defined]
 
 
 def sharded(tensor: Tensor, name: str) -> Shards:

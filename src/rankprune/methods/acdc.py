@@ -8,6 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rankprune.core.cost import TrainingCost
+from rankprune.core.keywords import PhasesKeywords
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import Phases, Plan
 
@@ -16,14 +18,14 @@ from rankprune.core.plan import Phases, Plan
     "acdc", paper="Peste et al. 2021, arXiv:2106.12379", family="dense and sparse phases",
 )  # fmt: skip
 @dataclass(kw_only=True)
-class ACDC(Score):
+class ACDC(Score, PhasesKeywords):
     """Train dense and sparse in turns, with the largest weights of all in each sparse phase, and end sparse.
 
     At a restore the weights that were out return at 0 and all momentum restarts; within a sparse phase the mask stands.
     The phases are shares of training: the authors' 100 epochs, stretched to any length. The last prune is exact.
     """
 
-    cost: ClassVar[str] = "1 and f in turns"
+    cost: ClassVar[TrainingCost | None] = TrainingCost(step="1 and f in turns")
     plan: Plan = Phases(
         prune_at=(0.10, 0.20, 0.30, 0.40, 0.50, 0.60, 0.70, 0.85),
         restore_at=(0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from rankprune.core.keywords import RoundsKeywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.methods.shared.elimination import removal_change, removal_costs
 from rankprune.methods.shared.fisher import fisher_blocks
@@ -17,7 +18,7 @@ from rankprune.methods.shared.fisher_surgery import FisherSurgery
     "cap", paper="Kuznedelev et al. 2023, arXiv:2210.09223", family="second order", needs=("data", "loss"),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class CAP(FisherSurgery):
+class CAP(FisherSurgery, RoundsKeywords):
     """Cut weights one by one within each block of the Fisher, each chosen in the light of those already gone.
 
     WoodFisher prices all cuts at once, as if each were alone, so that of two weights that can stand in for one another

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import EveryStepKeywords
 from rankprune.core.layer import seeded
 from rankprune.core.method import Group, Method, PrunableLayer, register
 from rankprune.core.plan import EveryStep, Plan
@@ -19,7 +20,7 @@ NEWBORN = 1e-12
     "deepr", paper="Bellec et al. 2018, arXiv:1711.05136", family="drop and grow",
 )  # fmt: skip
 @dataclass(kw_only=True)
-class DeepR(Method):
+class DeepR(Method, EveryStepKeywords):
     """A weight that would change its sign falls dormant and a random dormant one wakes, at every step.
 
     Each position has a fixed sign, that of its first weight, and w = sign · θ. After the optimizer step θ shrinks by
@@ -77,8 +78,7 @@ class DeepR(Method):
         if self.soft:
             theta = torch.where(layer.mask, theta, self._rescaled(layer, wall))
         if scale:
-            generator = seeded(layer.seed, layer.step, f"{layer.key}/walk")
-            theta.add_(layer.part(torch.randn(layer.shape, generator=generator)).to(theta), alpha=rate * scale)
+            theta.add_(layer.normal("walk"), alpha=rate * scale)
         return theta.clamp_min_(-wall) if self.soft else theta
 
     def wall(self, layer: PrunableLayer, rate: float, scale: float) -> float:

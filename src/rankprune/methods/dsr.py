@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from rankprune.core.keywords import PeriodicKeywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.plan import Periodic, Plan, Run
 from rankprune.core.schedules import Value, as_step, value_at
@@ -31,7 +32,7 @@ class LengtheningPeriod(Periodic):
     "dsr", paper="Mostafa & Wang 2019, arXiv:1902.05967", family="drop and grow",
 )  # fmt: skip
 @dataclass(kw_only=True)
-class DSR(Redistributing):
+class DSR(Redistributing, PeriodicKeywords):
     """Cut below one global threshold and regrow at random, in each layer in proportion to what survived there.
 
     The threshold doubles or halves whenever fewer or more than asked for fall under it (`grow` is that aim as a share

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from rankprune.core.keywords import PeriodicKeywords, of_plan, plan_keywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.plan import Periodic, Plan, Run
 from rankprune.core.schedules import Step, as_step, cyclic
@@ -53,9 +54,18 @@ class Cycles(Periodic):
         return round(cyclic(run.final, high, end, self.cycles)(run.steps[done - 1]))
 
 
+@plan_keywords(kw_only=True)
+class CyclesKeywords(PeriodicKeywords):
+    """Those of `Cycles`."""
+
+    cycles: int = of_plan()
+    peak: float = of_plan()
+    cycle_end: Step = of_plan()
+
+
 @register("east", paper="Li et al. 2024, arXiv:2411.13545", family="drop and grow", needs=("grad",))
 @dataclass(kw_only=True)
-class EAST(SparseLearning):
+class EAST(SparseLearning, CyclesKeywords):
     """Let the density swing between the final one and `peak` times as much, then go on as RigL does.
 
     Until `cycle_end` the density follows `cycles` cosines: where it falls, each layer's smallest weights leave, and

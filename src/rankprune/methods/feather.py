@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import RampKeywords
 from rankprune.core.method import PrunableLayer, register
 from rankprune.methods.shared.threshold import Thresholded
 
@@ -15,7 +16,7 @@ from rankprune.methods.shared.threshold import Thresholded
     "feather", paper="Glentis Georgoulakis et al. 2023, arXiv:2310.02448", family="latent", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class Feather(Thresholded):
+class Feather(Thresholded, RampKeywords):
     """Show the network sign(w) (|w|³ - T³)^(1/3) above one global threshold T, and train all latents w.
 
     Nearly unbiased for large weights, yet continuous at T. The gradient passes straight to all latents, to those below

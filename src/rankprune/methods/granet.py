@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rankprune.core import budget as budgets
+from rankprune.core.keywords import GradualKeywords, of_plan, plan_keywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.plan import Gradual, Periodic, Plan, Run
 from rankprune.core.schedules import Step
@@ -40,11 +41,18 @@ class GradualWithRegrowth(Gradual):
         return round(run.final + (first - run.final) * left)
 
 
+@plan_keywords(kw_only=True)
+class GradualWithRegrowthKeywords(GradualKeywords):
+    """Those of `GradualWithRegrowth`."""
+
+    start_density: float = of_plan()
+
+
 @register(
     "granet", paper="Liu et al. 2021, arXiv:2106.10404", family="drop and grow", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class GraNet(SparseLearning):
+class GraNet(SparseLearning, GradualWithRegrowthKeywords):
     """Cut the smallest weights of all little by little; each time, every layer also exchanges some by gradient.
 
     Starts dense, or with `start_density` 0.5 say from a random sparse net. The authors' last pruning event falls short

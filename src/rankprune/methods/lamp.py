@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from rankprune.core.keywords import RoundsAtRateKeywords
 from rankprune.core.method import PrunableLayer, Score, register
 from rankprune.core.plan import Plan, RoundsAtRate
 
 
 @register("lamp", paper="Lee et al. 2021, arXiv:2010.07611", family="magnitude")
 @dataclass(kw_only=True)
-class LAMP(Score):
+class LAMP(Score, RoundsAtRateKeywords):
     """Cut the smallest weights by their share of the squares that survive in their layer, in rounds or at once.
 
     The score of a weight is w² over the sum of the squares in its layer that are not smaller (`budget.lamp_scores`).

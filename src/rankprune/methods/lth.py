@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from rankprune.core.gradients import GradientMask
+from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.layer import canonical
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import Plan, Run
@@ -62,11 +63,20 @@ class Rewinding(Plan):
         return int(share * run.total_steps / (1 + self.cuts(run) * (1 - share)))
 
 
+@plan_keywords(kw_only=True)
+class RewindingKeywords:
+    """Those of `Rewinding`."""
+
+    rate: float = of_plan()
+    rounds: int | None = of_plan()
+    rewind: Step = of_plan()
+
+
 @register(
     "lth", paper="Frankle & Carbin 2019, arXiv:1803.03635; Frankle et al. 2020, arXiv:1912.05671", family="magnitude",
 )  # fmt: skip
 @dataclass(kw_only=True)
-class LTH(Score):
+class LTH(Score, RewindingKeywords):
     """Train, prune by global magnitude, rewind what is left to its early values, and train again, round after round.
 
     Cost: with `rounds` prunings total_steps holds rounds + 1 trainings, so each has about 1/(rounds + 1) of it (at 90 %

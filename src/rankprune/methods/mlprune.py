@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from rankprune.core.keywords import RoundsKeywords
 from rankprune.core.method import Group, register
 from rankprune.methods.shared.kfac import damped_inverse, kronecker_factors
 from rankprune.methods.shared.probe import check_batches
@@ -16,7 +17,7 @@ from rankprune.methods.shared.surgery import Surgery
     "mlprune", paper="Zeng & Urtasun 2019, openreview.net/forum?id=r1g5b2RcKm", family="second order", needs=("data",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class MLPrune(Surgery):
+class MLPrune(Surgery, RoundsKeywords):
     """Cut where a Kronecker-factored Fisher says that the loss rises least, all layers under one threshold.
 
     Each layer's Fisher is F ≈ G ⊗ A, A of its inputs and G of its outputs' gradients, with labels drawn from the model

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import RoundsKeywords
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import Plan, Rounds
 
@@ -23,7 +24,7 @@ class RoundsWhileTraining(Rounds):
     "pbw", paper="Han et al. 2015, arXiv:1506.02626", family="magnitude",
 )  # fmt: skip
 @dataclass(kw_only=True)
-class PBW(Score):
+class PBW(Score, RoundsKeywords):
     """Train dense, then several times prune by magnitude and train what is left on from its current values.
 
     A layer's threshold is q times the standard deviation of its weights, with one q for all layers ("std"), or one

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from rankprune.core.cost import DenseGradient, TrainingCost
+from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import PrunableLayer, register
 from rankprune.core.plan import EveryStep, Plan, Run
 from rankprune.core.schedules import Step, as_step
@@ -32,11 +35,18 @@ class CutAt(EveryStep):
         return as_step(self.prune_at, run.total_steps, "prune_at")
 
 
+@plan_keywords(kw_only=True)
+class CutAtKeywords:
+    """Those of `CutAt`."""
+
+    prune_at: Step = of_plan()
+
+
 @register(
     "powerprop", paper="Schwarz et al. 2021, arXiv:2110.00296", family="latent", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class PowerProp(TopKAST):
+class PowerProp(TopKAST, CutAtKeywords):
     """Train φ where the weight is φ|φ|^(α-1): large weights learn faster, small ones stay small and can be cut.
 
     By default on Top-KAST's sets with a dense backward pass (the authors' best); `backward_sparsity` narrows it.
@@ -48,6 +58,7 @@ class PowerProp(TopKAST):
         penalty: The strength of the penalty on weights outside the mask.
     """
 
+    cost: ClassVar[TrainingCost | None] = DenseGradient()
     alpha: float = 1.25
     backward_sparsity: float | None = 0.0
     penalty: float = 0.0

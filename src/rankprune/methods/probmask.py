@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import RampKeywords, of_plan, plan_keywords
 from rankprune.core.layer import seeded
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.plan import Ramp, Run
@@ -43,11 +44,18 @@ class SoftRamp(Ramp):
         return run.steps[-1]
 
 
+@plan_keywords(kw_only=True)
+class SoftRampKeywords(RampKeywords):
+    """Those of `SoftRamp`."""
+
+    fix_at: Step = of_plan()
+
+
 @register(
     "probmask", paper="Zhou et al. 2021, arXiv:2105.00203", family="latent", exact="end", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class ProbMask(Latent):
+class ProbMask(Latent, SoftRampKeywords):
     """Learn for each weight the probability that it stays, all under one budget, through masks that are drawn softly.
 
     A soft mask is σ((logit s + logistic noise) · T), T rising from 1 to about 30 at `fix_at`. Adam trains s; each step

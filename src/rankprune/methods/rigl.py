@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rankprune.core.keywords import PeriodicKeywords
 from rankprune.core.method import DropGrow, PrunableLayer, register
 from rankprune.core.plan import Periodic, Plan
 from rankprune.methods.shared.itop import itop_settings
@@ -14,7 +15,7 @@ from rankprune.methods.shared.itop import itop_settings
 
 @register("rigl", paper="Evci et al. 2020, arXiv:1911.11134", family="drop and grow", needs=("grad",))
 @dataclass(kw_only=True)
-class RigL(DropGrow):
+class RigL(DropGrow, PeriodicKeywords):
     """Start sparse at random; again and again drop the smallest weights and grow where the gradient is largest."""
 
     distribution: str = "erk"

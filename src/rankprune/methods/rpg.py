@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from rankprune.core.group import PerLayer
+from rankprune.core.keywords import GradualKeywords
 from rankprune.core.method import DropGrow, Group, PrunableLayer, register
 from rankprune.core.plan import Gradual, Plan
-from rankprune.core.schedules import Value, check_every
-from rankprune.methods.shared.rank_term import RankTerm, check_delta, check_lam
+from rankprune.core.rank_gradients import rank_gradients
+from rankprune.core.schedules import Value, check_every, value_at
+from rankprune.methods.shared.rank_scale import check_coefficients, noise_like, scaled
 
 # λ and δ̃ of the authors' ImageNet runs; between them the nearest listed sparsity below holds.
 PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0.2)}
 
+Terms = Iterator[tuple[PrunableLayer, Tensor]]
+
 
 @register("rpg", paper="Tian et al. 2023, arXiv:2311.17493", family="drop and grow", needs=("grad",))
 @dataclass(kw_only=True)
-class RPG(DropGrow):
+class RPG(DropGrow, GradualKeywords):
     """Gradual global magnitude pruning that regrows by the gradient of task loss + λ · rank loss.
 
     Global magnitude sets what each layer keeps, then each layer drops and regrows a share of it (Algorithm 1).
@@ -61,8 +67,7 @@ class RPG(DropGrow):
     rank_signal: Literal["rank", "noise"] = "rank"
 
     def __post_init__(self) -> None:
-        check_lam(self.lam)
-        check_delta(self.delta)
+        check_coefficients(self.lam, self.delta)
         check_every(self.rank_every, "rank_every")
 
     def replaces_optimizer_step(self) -> bool:
@@ -70,37 +75,50 @@ class RPG(DropGrow):
 
     def update(self, group: Group) -> None:
         """Algorithm 1: the rank gradients of the weights as they are, then gradual pruning with growth by them."""
-        term, steered = self.rank_term(), self.steered(group.layers)
-        if not steered:
+        if not self.steered(group.layers):
             warnings.warn("no convolution among the prunable weights: pass rank_layers='all'", stacklevel=2)
-        if self.rank_on != "weights" and self.replaces_optimizer_step() and term.active(group.step):
-            for layer, grad in zip(steered, term.of(steered, lambda s: ~s.mask, group.step, group.model)):
-                layer.temp["rank_grad"] = grad
+        if self.rank_on != "weights" and self.replaces_optimizer_step():
+            for layer, term in self.rank_terms(group, group.layers, lambda layer: ~layer.mask, group.step):
+                layer.temp["rank_term"] = term
         super().update(group)
 
     def grow_score(self, layer: PrunableLayer) -> Tensor:
         """|∂(task loss + λ · rank loss)/∂w|, of the weights as they were when the update began."""
-        rank_grad = layer.temp.get("rank_grad")
-        return layer.grad.abs() if rank_grad is None else rank_grad.add(layer.grad).abs_()
+        return torch.add(layer.grad, layer.temp.get("rank_term", 0.0)).abs_()
 
     def before_every(self) -> int:
         return 0 if self.rank_on == "growth" else self.rank_every
 
     def before_step(self, layers: Sequence[PrunableLayer], group: Group, step: int) -> None:
         """Train the active weights by the rank loss too: the objective L_task + λ L_rank as the paper writes it."""
-        term, steered = self.rank_term(), [s for s in self.steered(layers) if s.parameter.grad is not None]
-        if term.active(step):
-            for layer, grad in zip(steered, term.of(steered, lambda s: s.mask, step, group.model)):
-                layer.add_gradient(grad.mul_(layer.mask))
+        stepped = [layer for layer in layers if layer.parameter.grad is not None]
+        for layer, term in self.rank_terms(group, stepped, lambda layer: layer.mask, step):
+            layer.add_gradient(term.mul_(layer.mask))
 
-    def rank_term(self) -> RankTerm:
-        """λ and δ̃, by default the authors', with what they act on."""
-        assert self.sparsity is not None
-        published = PUBLISHED[max([s for s in PUBLISHED if s <= self.sparsity + 1e-9], default=0.80)]
-        lam = published[0] if self.lam is None else self.lam
-        delta = published[1] if self.delta is None else self.delta
-        return RankTerm(lam, delta, self.rank_reduction, self.rank_signal)
+    def rank_terms(self, group: Group, layers: Sequence[PrunableLayer], where: PerLayer, step: int) -> Terms:
+        """λ · ∂(rank loss)/∂W of each layer that the rank loss is taken of.
+
+        Args:
+            group: The group that the layers belong to.
+            layers: The layers to choose from.
+            where: The positions of a layer at which its term will act, as a mask.
+            step: The optimizer step, for schedules.
+
+        Yields:
+            A layer and its term; nothing where λ is 0.
+        """
+        (lam, delta), steered = self.coefficients(), self.steered(layers)
+        trained = sum(layer.count(layer.weight) > 0 for layer in steered) if self.rank_reduction == "mean" else 1
+        if lam := lam if isinstance(lam, str) else value_at(lam, step) / max(trained, 1):
+            for layer, rank_grad in zip(steered, rank_gradients(steered, value_at(delta, step), group.model)):
+                term = scaled(layer, rank_grad, lam, where(layer))
+                yield layer, noise_like(layer, term, where(layer), step) if self.rank_signal == "noise" else term
 
     def steered(self, layers: Sequence[PrunableLayer]) -> list[PrunableLayer]:
         """The layers that the rank loss is taken of."""
         return [layer for layer in layers if self.rank_layers == "all" or layer.kind == "conv"]
+
+    def coefficients(self) -> tuple[Value | str, Value]:
+        """λ and δ̃: as given, or the authors' at the nearest sparsity below."""
+        lam, delta = PUBLISHED[max([s for s in PUBLISHED if s <= (self.sparsity or 0.0) + 1e-9], default=0.80)]
+        return lam if self.lam is None else self.lam, delta if self.delta is None else self.delta

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from rankprune.core.cost import TrainingCost
+from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.plan import Plan, Run
 from rankprune.core.schedules import Step, as_step, check_every, cosine
@@ -37,11 +39,18 @@ class ProjectAt(Plan):
         return run.final if done == len(run.steps) else run.total
 
 
+@plan_keywords(kw_only=True)
+class ProjectAtKeywords:
+    """Those of `ProjectAt`."""
+
+    project_at: Step = of_plan()
+
+
 @register(
     "safe", paper="Lee et al. 2025, arXiv:2506.06866", family="latent", exact="end", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class SAFE(Latent):
+class SAFE(Latent, ProjectAtKeywords):
     """Train dense weights x for flatness while ADMM pulls them to a sparse z, and cut when they have come close.
 
     Each step follows ∇f(x + ε) + λ (x - z + u), with ε = ρ g/‖g‖ over all of the group's weights. After every
@@ -60,7 +69,7 @@ class SAFE(Latent):
         ascent: "previous": ε follows the gradient of the step before; "closure": SAM itself, at twice the cost.
     """
 
-    cost: ClassVar[str] = "1 until the cut, then f"
+    cost: ClassVar[TrainingCost | None] = TrainingCost(step="1 until the cut, then f")
     trains_cut: ClassVar[bool] = False
     rho: float = 0.1
     lam: float | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from rankprune.core.keywords import PeriodicKeywords
 from rankprune.core.method import DropGrow, Group, PrunableLayer, register
 from rankprune.core.schedules import value_at
 from rankprune.methods.shared.itop import itop_settings
@@ -14,7 +15,7 @@ from rankprune.methods.shared.itop import itop_settings
 
 @register("set", paper="Mocanu et al. 2018, arXiv:1707.04780", family="drop and grow")
 @dataclass(kw_only=True)
-class SET(DropGrow):
+class SET(DropGrow, PeriodicKeywords):
     """Start sparse at random; drop the weights nearest zero on either side and grow as many at random."""
 
     distribution: str = "erk"

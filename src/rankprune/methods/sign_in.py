@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rankprune.core.cost import TrainingCost
+from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.optimizers import another, skipped
 from rankprune.core.plan import Plan, Run
@@ -39,11 +41,18 @@ class Resets(Plan):
         return run.final
 
 
+@plan_keywords(kw_only=True)
+class ResetsKeywords:
+    """Those of `Resets`."""
+
+    resets: int = of_plan()
+
+
 @register(
     "sign_in", paper="Gadhikar et al. 2025, arXiv:2504.12801", family="latent", moves=False, needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class SignIn(Latent):
+class SignIn(Latent, ResetsKeywords):
     """Train a fixed sparse mask by two factors, θ = m ⊙ w, whose scale is set anew again and again.
 
     With m² - w² = β, gradient flow on the factors is dθ = -√(4θ² + β²) ∇L dt: weights pass through 0, where they would
@@ -58,7 +67,7 @@ class SignIn(Latent):
 
     takes_zeros: ClassVar[bool] = True
     trains_cut: ClassVar[bool] = False
-    cost: ClassVar[str] = "f"
+    cost: ClassVar[TrainingCost | None] = TrainingCost()
 
     distribution: str = "erk"
     beta: float = 1.0

@@ -9,7 +9,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from rankprune.core.cost import DenseGradient, TrainingCost
 from rankprune.core.form import DenseStateForm, MaskedForm
+from rankprune.core.keywords import PeriodicKeywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.schedules import Value
 from rankprune.core.shards import local
@@ -21,7 +23,7 @@ from rankprune.methods.shared.sparse_learning import SparseLearning
     "snfs", paper="Dettmers & Zettlemoyer 2019, arXiv:1907.04840", family="drop and grow", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class SNFS(Redistributing, SparseLearning):
+class SNFS(Redistributing, SparseLearning, PeriodicKeywords):
     """Cut the smallest of each layer; what is freed goes to layers, and to places in them, with large momentum.
 
     Momentum stays dense, so it knows of weights that are out. The authors round each layer up and correct the drift
@@ -29,7 +31,7 @@ class SNFS(Redistributing, SparseLearning):
     """
 
     form: ClassVar[type[MaskedForm]] = DenseStateForm
-    cost: ClassVar[str] = "(2f + 1)/3"
+    cost: ClassVar[TrainingCost | None] = DenseGradient()
 
     grow: Value = 0.5  # declared here too: Redistributing comes first and inherits 0.3
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import RampKeywords, of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.plan import Plan, Ramp, Run
 from rankprune.core.schedules import Schedule, Step, as_step, linear
@@ -39,11 +40,18 @@ class LinearRamp(Ramp):
         return linear(start, end, steps)
 
 
+@plan_keywords(kw_only=True)
+class LinearRampKeywords(RampKeywords):
+    """Those of `LinearRamp`."""
+
+    fix_at: Step = of_plan()
+
+
 @register(
     "spartan", paper="Tai et al. 2022, arXiv:2205.14107", family="latent", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class Spartan(Latent):
+class Spartan(Latent, LinearRampKeywords):
     """Show the network the largest latents, each times its share in a soft top-k mask that sharpens over training.
 
     The share is m = σ(β (|w| - μ)), with μ such that the shares sum to the count: the solution of a transport problem

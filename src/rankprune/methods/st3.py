@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import RampKeywords
 from rankprune.core.method import PrunableLayer, register
 from rankprune.core.plan import Ramp
 from rankprune.methods.shared.threshold import Thresholded
@@ -17,7 +18,7 @@ from rankprune.methods.shared.threshold import Thresholded
     "st3", paper="Vanderschueren & De Vleeschouwer 2023, arXiv:2212.01076", family="latent", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class ST3(Thresholded):
+class ST3(Thresholded, RampKeywords):
     """Show the network the soft-thresholded latent, each filter scaled up for what it lost; train all latents.
 
     A filter's scale is 1.01 / (r + 0.01), r the share of its absolute sum that is above the threshold. `sigma` ranks by

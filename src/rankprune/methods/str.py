@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import RampKeywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.plan import Ramp
 from rankprune.core.schedules import cubic
@@ -20,7 +21,7 @@ FIRST = 0.8  # density at the start unless `s_init` is given
     "str", paper="Kusupati et al. 2020, arXiv:2002.03231", family="latent", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class STR(Thresholded):
+class STR(Thresholded, RampKeywords):
     """Each layer learns its own soft threshold g(s) by gradient, g the sigmoid; what is below it gets no gradient.
 
     Until `prune_start` this is the original: s takes the steps that the layer's optimizer would make with it, and the

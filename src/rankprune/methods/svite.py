@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rankprune.core.keywords import PeriodicKeywords
 from rankprune.core.method import register
 from rankprune.core.plan import Periodic, Plan
 from rankprune.methods.shared.sparse_learning import SparseLearning
@@ -13,7 +14,7 @@ from rankprune.methods.shared.sparse_learning import SparseLearning
     "svite", paper="Chen et al. 2021, arXiv:2106.04533", family="drop and grow", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class SViTE(SparseLearning):
+class SViTE(SparseLearning, PeriodicKeywords):
     """RigL for transformers under AdamW: drop the smallest, grow by gradient, rarely, and after the optimizer step.
 
     Attention, MLP, patch embedding and head are all pruned. The authors draw each weight of the first mask on its own;

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from rankprune.core.budget import kept
+from rankprune.core.cost import BackwardSetGradient, TrainingCost
+from rankprune.core.keywords import EveryStepKeywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 
 
@@ -16,7 +18,7 @@ from rankprune.core.method import Group, Latent, PrunableLayer, register
     "topkast", paper="Jayakumar et al. 2020, arXiv:2106.03517", family="latent", needs=("grad",),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class TopKAST(Latent):
+class TopKAST(Latent, EveryStepKeywords):
     """The forward pass uses each layer's largest weights A; gradients train the wider set B of the next largest too.
 
     Latents outside B rest where they are, momentum included. A penalty on the squares pulls with `penalty` on A and
@@ -29,6 +31,7 @@ class TopKAST(Latent):
         norm: 2: the penalty is w²/2; 1: it is |w|.
     """
 
+    cost: ClassVar[TrainingCost | None] = BackwardSetGradient()
     distribution: str = "erk"
     backward_sparsity: float | None = None
     penalty: float = 1e-4

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankprune.core.keywords import RoundsKeywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.methods.shared.fisher import fisher_gradients, inverse_diagonal, inverse_product
 from rankprune.methods.shared.fisher_surgery import FisherSurgery
@@ -17,7 +18,7 @@ from rankprune.methods.shared.fisher_surgery import FisherSurgery
     "woodfisher", paper="Singh & Alistarh 2020, arXiv:2004.14340", family="second order", needs=("data", "loss"),
 )  # fmt: skip
 @dataclass(kw_only=True)
-class WoodFisher(FisherSurgery):
+class WoodFisher(FisherSurgery, RoundsKeywords):
     """Cut gradually the weights that cost least under a quadratic model of the loss, and correct the others for it.
 
     The curvature is the empirical Fisher F = λI + mean g gᵀ of `gradients` gradients over `minibatch` samples each, in

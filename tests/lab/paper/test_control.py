@@ -8,7 +8,6 @@ import torch
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
 from rankprune.methods import rpg
-from rankprune.methods.shared.rank_term import RankTerm
 
 
 def grown_by(signal: str, lam: float, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -41,9 +40,11 @@ def test_its_size_is_that_of_the_rank_gradient_where_weights_may_grow() -> None:
     layer = max((s for s in sp.layers if s.kind == "conv"), key=lambda s: s.numel)
     layer.mask.copy_(torch.rand(layer.shape, generator=torch.Generator().manual_seed(0)) < 0.3)
     layer.apply_mask(layer.weight)
-    (rank,) = RankTerm(3.0, 0.2).of([layer], lambda s: ~s.mask, 1)
+    (group,) = sp.groups
+    ((_, rank),) = rpg.RPG(lam=3.0, delta=0.2).rank_terms(group, [layer], lambda s: ~s.mask, 1)
     size = rank[~layer.mask].square().mean().sqrt()
-    (noise,) = RankTerm(3.0, 0.2, signal="noise").of([layer], lambda s: ~s.mask, 1)
+    control = rpg.RPG(lam=3.0, delta=0.2, rank_signal="noise")
+    ((_, noise),) = control.rank_terms(group, [layer], lambda s: ~s.mask, 1)
     assert noise.shape == layer.shape
     assert float(noise.square().mean().sqrt()) == pytest.approx(float(size), rel=0.2)
 

@@ -71,8 +71,7 @@ def test_rpg_has_its_authors_settings() -> None:
         recipe = load_recipe(f"imagenet-resnet50-rpg-{percent}")
         assert recipe.method is not None
         made = method_info("rpg").cls(recipe.method.sparsity, **recipe.method.hyper)
-        term = made.rank_term()  # type: ignore[attr-defined]
-        assert (term.lam, term.delta) == (lam, delta)
+        assert made.coefficients() == (lam, delta)  # type: ignore[attr-defined]
         assert len(made.updates(125_100)) == 1126  # 1,126 reach the density, where the authors' code has one more
     assert (recipe.epochs, recipe.data.batch_size, recipe.optimizer.lr, recipe.optimizer.weight_decay) == (100, 1024, 0.4, 1e-4)
     assert (recipe.label_smoothing, recipe.schedule.name, recipe.schedule.warmup_epochs) == (0.1, "cosine", 5)

@@ -72,9 +72,10 @@ class Watch(Extra):
         method = group.method
         assert isinstance(method, RPG)
         steered = [layer for layer in group.layers if layer in self._born and layer.kind == "conv"]
-        terms = method.rank_term().of(steered, lambda layer: ~layer.mask, group.step, group.model)
-        for layer, rank in zip(steered, terms):
+        terms = dict(method.rank_terms(group, steered, lambda layer: ~layer.mask, group.step))  # empty where λ is 0
+        for layer in steered:
             count, out, task = int(self._born[layer].sum()), ~layer.mask, layer.grad
+            rank = terms.get(layer, torch.zeros_like(task))
             if not count or count > int(out.sum()):
                 continue
             alone, both = (keep_largest(torch.where(out, g.abs(), -torch.inf), count) for g in (task, task + rank))

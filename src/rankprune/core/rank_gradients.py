@@ -1,4 +1,4 @@
-"""Rank work shared out over processes: each layer is decomposed on one of them, the costliest assigned first."""
+"""Rank gradients of layers. Processes that train together share the work: each layer is decomposed on one of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rankprune.core.method import PrunableLayer
-from rankprune.core.shards import RowShards
 from rankprune.rank import rank_grads
 from rankprune.rank.gradient import cost
 from rankprune.rank.workers import assign_owners
+
+from .layer import PrunableLayer
+from .shards import RowShards
 
 
 def rank_gradients(layers: Sequence[PrunableLayer], delta: float, model: nn.Module | None = None) -> list[Tensor]:
@@ -21,6 +22,14 @@ def rank_gradients(layers: Sequence[PrunableLayer], delta: float, model: nn.Modu
 
     Where the model is DDP's or the weights are sharded, every layer has one owner, and what it computes is what all
     use: ranks cannot differ in it, whatever their hardware. A sharded layer is gathered on its owner alone.
+
+    Args:
+        layers: The layers.
+        delta: δ̃, the share of a matrix's energy beyond the rank k that is aimed at.
+        model: The model they belong to, where DDP may wrap it.
+
+    Returns:
+        A tensor of the shape of each local weight.
     """
     peers = _peers(model, layers)
     if peers is None or not layers:
