@@ -22,7 +22,7 @@ import rankprune as rp
 from _timing import interleave
 
 
-def time_in_hooks(sp: rp.Sparsifier, step: Callable[[], None], rounds: int = 20) -> float:
+def time_in_hooks(sp: rp.Sparsifier, step: Callable[[], None], rounds: int = 10) -> float:
     """The share of a step spent in our hooks, median: free of the noise between two runs, blind to what they slow."""
     spent = 0.0
 
@@ -64,7 +64,7 @@ def main() -> None:
         optimizer.zero_grad()
 
     runs = {"plain loop": lambda: step(plain, optimizers[0]), "rigl attached": lambda: step(sparse, optimizers[1])}
-    times = interleave(runs, rounds=60, warmup=4)
+    times = interleave(runs, rounds=36, warmup=4)
     for timing in times.values():
         print(timing)
     base, ours = times.values()

@@ -78,18 +78,32 @@ def need(module: str, extra: str, purpose: str) -> Any:
 
 
 def shorten(value: Any) -> str:
-    """Return ``repr(value)`` on one line and no longer than 60 characters, for an error sentence."""
+    """Return ``repr(value)`` on one line and no longer than 60 characters, for an error sentence.
+
+    Args:
+        value: The text or value to shorten.
+    """
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word most similar to ``word``, or None if none is similar."""
+    """Return the known word most similar to ``word``, or None if none is similar.
+
+    Args:
+        word: The word that was given.
+        known: The words there are.
+    """
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)), None)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the end of an error sentence: the closest known word, or all of them."""
+    """Return the end of an error sentence: the closest known word, or all of them.
+
+    Args:
+        word: The word that was given.
+        known: The words there are.
+    """
     known = sorted(known)
     close = closest(word, known)
     return f"did you mean {close!r}?" if close else f"known are {', '.join(known)}"

@@ -22,22 +22,26 @@ class Weight(NamedTuple):
 
 
 def weights_of(module: nn.Module) -> Iterator[Weight]:
-    """The weights of a convolution, linear, attention or recurrent layer itself, not those of its children."""
+    """The weights of a convolution, linear, attention or recurrent layer itself, not those of its children.
+
+    Args:
+        module: The layer.
+    """
     if isinstance(module, _ConvNd):
         yield Weight("weight", "conv", isinstance(module, _ConvTransposeNd))
     elif isinstance(module, nn.Linear):
         yield Weight("weight", "linear")
-    elif is_hf_conv1d(module):
+    elif _is_hf_conv1d(module):
         yield Weight("weight", "linear", transposed=True)
     elif isinstance(module, nn.MultiheadAttention):
         for attribute in PROJECTIONS:
             yield Weight(attribute, "attention")
     elif isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
-        for attribute in recurrent_names(module):
+        for attribute in _recurrent_names(module):
             yield Weight(attribute, "recurrent")
 
 
-def recurrent_names(module: nn.RNNBase | nn.RNNCellBase) -> list[str]:
+def _recurrent_names(module: nn.RNNBase | nn.RNNCellBase) -> list[str]:
     """Names of the matrices of an RNN, LSTM or GRU: of the input, of the state and of the projection, if any."""
     if isinstance(module, nn.RNNCellBase):
         return ["weight_ih", "weight_hh"]
@@ -46,7 +50,7 @@ def recurrent_names(module: nn.RNNBase | nn.RNNCellBase) -> list[str]:
     return [f"weight_{p}_l{layer}{d}" for layer in range(module.num_layers) for d in directions for p in parts]
 
 
-def is_hf_conv1d(module: nn.Module) -> bool:
+def _is_hf_conv1d(module: nn.Module) -> bool:
     """Whether this is the `Conv1D` of Hugging Face's transformers: a linear layer whose weight is (inputs, outputs)."""
     return any(c.__name__ == "Conv1D" and c.__module__.split(".")[0] == "transformers" for c in type(module).__mro__)
 
@@ -55,6 +59,9 @@ def standardises(module: nn.Module) -> bool:
     """Whether a convolution standardises its weight in `forward`, which shifts its zeros to other values.
 
     By name, as each library has its own: timm's StdConv2d and ScaledStdConv2d, `WSConv2d` and the like elsewhere.
+
+    Args:
+        module: Any module.
     """
     return isinstance(module, _ConvNd) and any(
         c.__name__.startswith(("StdConv", "ScaledStdConv", "WSConv", "WeightStandardizedConv"))

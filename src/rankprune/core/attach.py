@@ -38,6 +38,25 @@ def build_groups(
     hyper: Mapping[str, Any],
     include: Any = (),
 ) -> tuple[list[Group], dict[str, str]]:
+    """Make the groups of layers that a sparsifier works on, each with its method and checked settings.
+
+    Args:
+        sources: The model, and what a method may draw on beside its weights.
+        method: A name, a method object, or a mapping of globs to them.
+        sparsity: The share of the weights to cut, where a method does not say.
+        total_steps: Optimizer steps of the training.
+        dense: Weights to leave dense, by glob or by module type.
+        seed: Of random masks and growth.
+        extras: What composes with every method.
+        hyper: Hyper-parameters, or mappings of them by name of a method or extra.
+        include: Weights to prune that are not by default.
+
+    Returns:
+        The groups, and why each parameter that is not pruned is left out.
+
+    Raises:
+        ValueError: A setting is wrong, or there is nothing to prune.
+    """
     model = sources.model
     if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
         raise ValueError(f"total_steps={total_steps!r} is not a number of optimizer steps: give an int of 1 or more")
@@ -58,7 +77,7 @@ def build_groups(
         layers = [s for s in layers if s not in mine]
         if not mine:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
-        spec, named, own = split_extras(spec, hyper)
+        spec, named, own = _split_extras(spec, hyper)
         made, added = as_method(spec, sparsity, own), (*named, *extras)
         for extra in added:
             if not isinstance(extra, Extra):
@@ -68,20 +87,26 @@ def build_groups(
         groups.append(Group(made, mine, total_steps, seed, added, model, sources.data, sources.loss_fn))
     left_out |= {layer.name: "no method named for it" for layer in layers}
     for group in groups:
-        check(group)
+        _check(group)
     if any(group.method.budget == "macs" for group in groups):
-        set_costs(model, sources.example, groups)
+        _set_costs(model, sources.example, groups)
     return groups, left_out
 
 
 def make_report(groups: Sequence[Group], left_out: Mapping[str, str], title: str = "") -> Report:
-    """Counts per layer, and how much of the whole model they are."""
+    """Counts per layer, and how much of the whole model they are.
+
+    Args:
+        groups: The groups of the model.
+        left_out: Why each parameter that is not pruned is left out.
+        title: A line above the table.
+    """
     model = groups[0].model
     assert model is not None
     return Report([row for g in groups for row in g.report_rows()], left_out, title, *survey(model, left_out))
 
 
-def split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
+def _split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
     """A name such as "acdc+ham" is a method and the extras to add to it; `ham={"alpha": 100}` is for that extra."""
     options = {key: value for key, value in hyper.items() if isinstance(value, Mapping) and key in list_extras()}
     for extra, settings in options.items():
@@ -92,7 +117,17 @@ def split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra],
 
 
 def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Method:
-    """A method object of our own, with its sparsity, from a name, a mapping of its fields or an object."""
+    """A method object of our own, with its sparsity, from a name, a mapping of its fields or an object.
+
+    Args:
+        spec: A name, a mapping with "method" and its fields, or a method object.
+        sparsity: The sparsity, where `spec` does not say.
+        hyper: Hyper-parameters that were given beside it.
+
+    Raises:
+        ValueError: Something in it is unknown.
+        TypeError: It is none of these.
+    """
     if isinstance(spec, str):
         made: Method = create(method_info(spec).cls, settings_for(spec, hyper))
     elif isinstance(spec, Mapping):
@@ -110,10 +145,10 @@ def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Me
     return replace(made, sparsity=made.sparsity if made.sparsity is not None else sparsity)
 
 
-def check(group: Group) -> None:
+def _check(group: Group) -> None:
     """All that can be wrong with a method's settings, before anything is touched."""
     method, name = group.method, group.method.info.name
-    check_sparsity(method.sparsity, optional=method.takes_zeros)
+    _check_sparsity(method.sparsity, optional=method.takes_zeros)
     if method.distribution not in budgets.DISTRIBUTIONS:
         raise ValueError(f"distribution={method.distribution!r} is unknown: use {', '.join(budgets.DISTRIBUTIONS)}")
     if method.budget not in ("weights", "macs"):
@@ -139,7 +174,7 @@ def check(group: Group) -> None:
         )
 
 
-def check_sparsity(sparsity: Any, optional: bool = False) -> None:
+def _check_sparsity(sparsity: Any, optional: bool = False) -> None:
     if sparsity is None and optional:
         return
     if isinstance(sparsity, Mapping) or callable(sparsity):
@@ -148,7 +183,7 @@ def check_sparsity(sparsity: Any, optional: bool = False) -> None:
         raise ValueError(f"sparsity={sparsity!r} is not between 0 and 1: 0.98 leaves 2 % of the weights")
 
 
-def set_costs(model: nn.Module, example: Any, groups: Sequence[Group]) -> None:
+def _set_costs(model: nn.Module, example: Any, groups: Sequence[Group]) -> None:
     """What one weight costs in MACs: the output positions it is used at."""
     if example is None:
         raise ValueError("budget='macs' needs example=, an input of the model, to count with")

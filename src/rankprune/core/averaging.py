@@ -10,12 +10,21 @@ from torch.optim import Optimizer
 
 
 def averages(optimizer: Optimizer) -> bool:
-    """Whether `optimizer.eval()` and `train()` move the weights between the point of training and an average."""
+    """Whether `optimizer.eval()` and `train()` move the weights between the point of training and an average.
+
+    Args:
+        optimizer: The optimizer.
+    """
     switches = callable(getattr(optimizer, "eval", None)) and callable(getattr(optimizer, "train", None))
     return switches and any("train_mode" in group for group in optimizer.param_groups)
 
 
 def shows_average(optimizer: Optimizer) -> bool:
+    """Whether the parameters hold the average now, as they do after `optimizer.eval()`.
+
+    Args:
+        optimizer: An optimizer that averages.
+    """
     return not any(group.get("train_mode") for group in optimizer.param_groups)
 
 
@@ -35,4 +44,5 @@ class SwitchHook:
         setattr(self.optimizer, name, switched)
 
     def remove(self) -> None:
+        """Give the optimizer its own `train` and `eval` back."""
         del self.optimizer.eval, self.optimizer.train  # those of the class are there again

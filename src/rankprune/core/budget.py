@@ -18,7 +18,12 @@ DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 
 
 def kept(total: int, sparsity: float) -> int:
-    """Number of weights that stay of `total`; of the sparsity as it is written, so that a half is a half."""
+    """Number of weights that stay of `total`; of the sparsity as it is written, so that a half is a half.
+
+    Args:
+        total: Weights (or MACs) there are.
+        sparsity: The share to cut.
+    """
     return round(total * (1 - Fraction(repr(float(sparsity)))))  # 250 · (1.0 - 0.99) is 2.5000000000000022
 
 
@@ -29,6 +34,11 @@ def layer_densities(shapes: Sequence[Sequence[int]], sparsity: float, distributi
     in RigL's uniform runs (there the first layer is not counted: leave it out with `dense=` for that). er: in
     proportion to (n_in + n_out) / (n_in n_out) (Mocanu et al. 2018). erk: in proportion to the sum over the product of
     all dimensions (Evci et al. 2020). A layer whose share exceeds 1 is dense and the others share the rest.
+
+    Args:
+        shapes: The shape of each weight.
+        sparsity: The share to cut over all of them.
+        distribution: One of those above.
     """
     density = 1.0 - sparsity
     if distribution == "uniform":
@@ -60,7 +70,13 @@ def layer_densities(shapes: Sequence[Sequence[int]], sparsity: float, distributi
 
 
 def layer_counts(shapes: Sequence[Sequence[int]], total_kept: int, distribution: str = "erk") -> list[int]:
-    """Integer number of weights that stay in each layer; they sum to `total_kept`."""
+    """Integer number of weights that stay in each layer; they sum to `total_kept`.
+
+    Args:
+        shapes: The shape of each weight.
+        total_kept: How many weights stay over all layers.
+        distribution: As in `layer_densities`.
+    """
     sizes = [math.prod(shape) for shape in shapes]
     sparsity = 1.0 - total_kept / sum(sizes)
     shares = [d * n for d, n in zip(layer_densities(shapes, sparsity, distribution), sizes)]
@@ -72,6 +88,9 @@ def lamp_scores(weight: Tensor) -> Tensor:
 
     The largest weight of a layer scores 1 and the others less, in the order of magnitude, so that one threshold for all
     layers is layer-adaptive magnitude pruning. Of equal magnitudes the earlier one ranks higher; a zero scores 0.
+
+    Args:
+        weight: The weight of one layer.
     """
     size = weight.detach().abs().flatten().double()
     square = size.div_(size.max().clamp_min(torch.finfo(torch.float64).tiny)).square_() if len(size) else size
@@ -82,7 +101,13 @@ def lamp_scores(weight: Tensor) -> Tensor:
 
 
 def largest_remainder(shares: Sequence[float], total: int, capacity: Sequence[int]) -> list[int]:
-    """Integers near `shares` that sum to `total` and stay within `capacity`; ties go to the earlier one."""
+    """Integers near `shares` that sum to `total` and stay within `capacity`; ties go to the earlier one.
+
+    Args:
+        shares: What each would get if parts were allowed.
+        total: What the integers sum to.
+        capacity: The most that each can take.
+    """
     counts = [min(math.floor(share), limit) for share, limit in zip(shares, capacity)]
     order = sorted(range(len(counts)), key=lambda i: (counts[i] - shares[i], i))
     step = 1 if sum(counts) <= total else -1
@@ -99,7 +124,11 @@ def largest_remainder(shares: Sequence[float], total: int, capacity: Sequence[in
 
 
 def at_least_one(counts: Sequence[int]) -> list[int]:
-    """Give each empty layer one weight, taken from the largest."""
+    """Give each empty layer one weight, taken from the largest.
+
+    Args:
+        counts: Weights kept per layer.
+    """
     counts = list(counts)
     for i in [i for i, count in enumerate(counts) if count == 0]:
         largest = max(range(len(counts)), key=lambda j: (counts[j], -j))

@@ -17,6 +17,12 @@ _VERSION = 1
 
 
 def pack(groups: Sequence[Group], step: int) -> dict[str, Any]:
+    """The state of a sparsifier as plain tensors, numbers and strings.
+
+    Args:
+        groups: Its groups.
+        step: Optimizer steps taken.
+    """
     return {
         "format": _FORMAT,
         "version": _VERSION,
@@ -38,7 +44,18 @@ def pack(groups: Sequence[Group], step: int) -> dict[str, Any]:
 
 
 def unpack(state: Mapping[str, Any], groups: Sequence[Group]) -> int:
-    """Put masks and state back and return the step. Nothing is changed unless all fits."""
+    """Put masks and state back and return the step. Nothing is changed unless all fits.
+
+    Args:
+        state: What `pack` returned.
+        groups: The groups of a sparsifier of the same model and methods.
+
+    Returns:
+        Optimizer steps taken.
+
+    Raises:
+        ValueError: The state is of another model or other settings.
+    """
     if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
         raise ValueError("this is not a sparsifier's state: pass what Sparsifier.state_dict() returned")
     if state.get("version") != _VERSION:

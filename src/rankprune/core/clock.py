@@ -39,6 +39,11 @@ class Clock:
         self._confirmed, self._pending, self._skips = value, 0, None
 
     def tick(self, skipped: Tensor | None) -> None:
+        """Count a step.
+
+        Args:
+            skipped: The flag of a fused optimizer that may have skipped it; None: it was taken.
+        """
         if skipped is None:
             self._confirmed += 1
             return
@@ -47,7 +52,12 @@ class Clock:
         self._skips = flag if self._skips is None else self._skips + flag.to(self._skips.device)
 
     def due(self, updates: Sequence[int], within: int = 1) -> bool:
-        """Whether one of the next `within` steps is among `updates` (sorted)."""
+        """Whether one of the next `within` steps is among `updates` (sorted).
+
+        Args:
+            updates: The steps of the updates, sorted.
+            within: How many of the next steps to look at.
+        """
         index = bisect.bisect_right(updates, self._confirmed)
         if index == len(updates) or self._confirmed + self._pending + within < updates[index]:
             return False

@@ -29,6 +29,11 @@ def find_layers(
     Prunable are the weights of convolution, linear, attention and recurrent layers with more than one dimension, and
     what `include` names. `dense` leaves out. Both take globs (on the parameter's or the module's name) and module
     types. A tied weight is one layer, and dense where any of the modules that hold it is.
+
+    Args:
+        model: The network.
+        dense: Weights to leave dense, by glob or by module type.
+        include: Weights to prune that are not by default.
     """
     chosen = {"dense": _selectors("dense", dense), "include": _selectors("include", include)}
     unused = {which: set(selectors) for which, selectors in chosen.items()}
@@ -77,7 +82,12 @@ def find_layers(
 
 
 def survey(model: nn.Module, left_out: Iterable[str]) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """The number of parameters of the whole model, and the shapes of those left out."""
+    """The number of parameters of the whole model, and the shapes of those left out.
+
+    Args:
+        model: The network.
+        left_out: The parameters that are not pruned.
+    """
     parameters = dict(model.named_parameters())
     shapes = {name: tuple(parameters[name].shape) for name in left_out if name in parameters}
     return sum(p.numel() for p in parameters.values()), shapes
@@ -123,7 +133,12 @@ def _check_keys(layers: Iterable[PrunableLayer]) -> None:
 
 
 def matches_name(glob: str, name: str) -> bool:
-    """Whether a glob means this parameter: by its own name or its module's, with or without wrapper prefixes."""
+    """Whether a glob means this parameter: by its own name or its module's, with or without wrapper prefixes.
+
+    Args:
+        glob: A shell pattern.
+        name: The name of a parameter.
+    """
     clean = canonical(name)
     return any(fnmatch.fnmatchcase(n, glob) for n in (name, clean, clean.rpartition(".")[0]))
 

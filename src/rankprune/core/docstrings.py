@@ -11,13 +11,23 @@ _ENTRY = re.compile(r"^    (\w+): ((?:.*\n)(?:     .*\n)*)", re.M)
 
 
 def explained(cls: type) -> dict[str, str]:
-    """The entries of the "Args" section of a class's own docstring."""
+    """The entries of the "Args" section of a class's own docstring.
+
+    Args:
+        cls: The class.
+    """
     section = _SECTION.search(inspect.cleandoc(vars(cls).get("__doc__") or "") + "\n")
     return dict(_ENTRY.findall(section.group(1))) if section else {}
 
 
 def with_inherited_args(cls: type, bases: Iterable[type], settings: Iterable[str]) -> str:
-    """The docstring of a class with an "Args" section for all its settings, each in the words of the nearest base."""
+    """The docstring of a class with an "Args" section for all its settings, each in the words of the nearest base.
+
+    Args:
+        cls: The class.
+        bases: Classes whose docstrings explain settings too, the nearest first.
+        settings: The names to explain.
+    """
     doc = inspect.cleandoc(cls.__doc__ or "") + "\n"
     entries: dict[str, str] = {}
     for base in bases:

@@ -31,32 +31,67 @@ class MaskedForm:
     def gradient_hook(
         self, layer: PrunableLayer, wants_dense: Callable[[], bool], arrived: Callable[[], object]
     ) -> GradientHook:
-        """What is called when a gradient of the layer arrives."""
+        """What is called when a gradient of the layer arrives.
+
+        Args:
+            layer: The layer.
+            wants_dense: Tells whether the step that the gradient is for needs it dense.
+            arrived: To be called when a gradient arrives, by hooks that do not ask `wants_dense`.
+        """
         return GradientMask(layer, wants_dense)
 
     def wants_dense(self, update_due: Callable[[], bool]) -> bool:
-        """Whether the next step needs the dense gradient."""
+        """Whether the next step needs the dense gradient.
+
+        Args:
+            update_due: Tells whether a mask update is due at the next step.
+        """
         return update_due()
 
     def before(self, layer: PrunableLayer, gradient: GradientHook, updating: bool) -> None:
-        """Called before the optimizer steps the layer."""
+        """Called before the optimizer steps the layer.
+
+        Args:
+            layer: The layer.
+            gradient: The hook that `gradient_hook` made for it.
+            updating: Whether masks are updated in this step.
+        """
         if not updating:
             gradient.run()
 
     def after(self, layer: PrunableLayer, updating: bool, keeps_zeros: bool) -> None:
-        """Called after the optimizer has stepped the layer."""
+        """Called after the optimizer has stepped the layer.
+
+        Args:
+            layer: The layer.
+            updating: Whether masks are updated in this step.
+            keeps_zeros: Whether the optimizer leaves a weight at 0 whose gradient and state are 0.
+        """
         if updating or not keeps_zeros:
             layer.apply_mask_to_weight_and_state()
 
     def show(self, layer: PrunableLayer) -> None:
-        """Put into the weight what the network is to see, where that is not the weight itself."""
+        """Put into the weight what the network is to see, where that is not the weight itself.
+
+        Args:
+            layer: The layer.
+        """
 
     def restore(self, layer: PrunableLayer) -> None:
-        """Zeros outside the mask again, after the mask has changed."""
+        """Zeros outside the mask again, after the mask has changed.
+
+        Args:
+            layer: The layer.
+        """
         layer.apply_mask_to_weight_and_state()
 
     def follow(self, layer: PrunableLayer, rewritten: bool) -> None:
-        """Zeros outside the mask again, after others may have written (`rewritten`: have replaced) the weight."""
+        """Zeros outside the mask again, after others may have written (`rewritten`: have replaced) the weight.
+
+        Args:
+            layer: The layer.
+            rewritten: Whether the weight was replaced, by a checkpoint say.
+        """
         self.restore(layer)
 
 

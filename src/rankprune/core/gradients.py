@@ -61,6 +61,7 @@ class LatentGradient:
         self._watch()
 
     def remove(self) -> None:
+        """Take the hook off the node that accumulates gradients."""
         if self.handle is not None:
             self.handle.remove()
 
@@ -111,7 +112,12 @@ class LatentGradient:
 
 
 def all_finite(layers: Sequence[PrunableLayer], grads: bool = True) -> bool:
-    """Whether all weights and gradients are finite, with one look at the device: a sum is not if an entry is not."""
+    """Whether all weights and gradients are finite, with one look at the device: a sum is not if an entry is not.
+
+    Args:
+        layers: The layers to look at.
+        grads: Whether to look at their gradients too.
+    """
     tensors = [t for s in layers for t in (s.parameter, s.parameter.grad if grads else None) if t is not None]
     parts = [local(t.detach()) for t in tensors]
     sums = torch.stack([p.sum(dtype=torch.float32 if p.element_size() < 4 else None).double() for p in parts])

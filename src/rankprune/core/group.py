@@ -29,24 +29,53 @@ class Extra:
     name: ClassVar[str] = "extra"
 
     def check(self, method: Method) -> None:
-        """Called at attach. Raises where this extra does not go with a method."""
+        """Called at attach. Raises where this extra does not go with a method.
+
+        Args:
+            method: The method that it is added to.
+
+        Raises:
+            ValueError: It does not go with this method.
+        """
 
     def score(self, layer: PrunableLayer, score: Tensor) -> Tensor:
-        """Called when survivors are chosen; returns the score to rank a layer by. Its count is not changed."""
+        """Called when survivors are chosen; returns the score to rank a layer by. Its count is not changed.
+
+        Args:
+            layer: The layer.
+            score: The method's score of each weight.
+        """
         return score
 
     def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
-        """Called when an update begins. Returns positions that stay whatever their score, as masks by layer."""
+        """Called when an update begins. Returns positions that stay whatever their score, as masks by layer.
+
+        Args:
+            group: The layers of one method.
+        """
         return {}
 
     def before_step(self, layer: PrunableLayer) -> None:
-        """Called before an optimizer step; `layer.parameter.grad` may be changed in place."""
+        """Called before an optimizer step; `layer.parameter.grad` may be changed in place.
+
+        Args:
+            layer: The layer.
+        """
 
     def after_step(self, layer: PrunableLayer) -> None:
-        """Called after an optimizer step; `layer.weight` may be changed in place, zeros must stay zero."""
+        """Called after an optimizer step; `layer.weight` may be changed in place, zeros must stay zero.
+
+        Args:
+            layer: The layer.
+        """
 
     def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
-        """Called after an optimizer step for each parameter that was stepped and is not pruned."""
+        """Called after an optimizer step for each parameter that was stepped and is not pruned.
+
+        Args:
+            parameter: The parameter.
+            lr: Its learning rate.
+        """
 
 
 @dataclass(eq=False)
@@ -109,6 +138,16 @@ class Group:
         """The score as selection consumes it, in a tensor of its own.
 
         Reserved entries score +inf; entries outside `among` and entries in `without` score -inf.
+
+        Args:
+            layer: The layer.
+            score: The method's score.
+            among: Entries that come first.
+            without: Entries that come last.
+            extras: Extras that adjust the score.
+
+        Returns:
+            A function that computes the score: selection asks for one layer at a time.
         """
 
         def make() -> Tensor:
@@ -136,6 +175,13 @@ class Group:
         """Mask of the `count` best of a layer by score; those `among` come first, those in `without` last.
 
         Extras adjust scores when choosing survivors, not when growing.
+
+        Args:
+            layer: The layer.
+            score: The method's score.
+            count: How many entries the mask has.
+            among: Entries that are chosen first.
+            without: Entries that are chosen last: the active ones, when growing.
         """
         extras = self.extras if without is None else ()
         chosen = self.scored(layer, score, among, without, extras)
@@ -146,10 +192,14 @@ class Group:
 
         "global" compares the method's score over all layers and "lamp" the LAMP score of the active weights, active
         ones first in both; the other distributions follow from the shapes.
+
+        Args:
+            score: The method's score.
+            budget: What all layers keep together, in weights (or MACs).
         """
         sizes = [layer.numel for layer in self.layers]
         if self.method.distribution == "lamp":
-            score = lamp_score
+            score = _lamp_score
         elif self.method.distribution != "global":
             return budgets.layer_counts([layer.shape for layer in self.layers], budget, self.method.distribution)
         costs = [layer.cost for layer in self.layers]
@@ -227,7 +277,7 @@ class Group:
         self.budget = self.final
 
 
-def lamp_score(layer: PrunableLayer) -> Tensor:
+def _lamp_score(layer: PrunableLayer) -> Tensor:
     """LAMP scores of a layer's active weights (of the latents of a latent method), over all ranks that share it."""
     active = torch.where(layer.mask, layer.value, 0.0)
     return layer.part(budgets.lamp_scores(layer.whole(active)))

@@ -17,6 +17,10 @@ def initial_values(layer: PrunableLayer, how: str) -> Tensor:
 
     gradient: one step of plain gradient descent, -lr · g. random: normal numbers with a tenth of the active weights'
     root mean square. original: the value that the weight had at attach.
+
+    Args:
+        layer: The layer.
+        how: "gradient", "original" or "random".
     """
     if how == "gradient":
         return layer.grad * -layer.lr
@@ -28,11 +32,19 @@ def initial_values(layer: PrunableLayer, how: str) -> Tensor:
 
 
 def idle(layer: PrunableLayer) -> Tensor:
-    """Active weights that are exactly 0."""
+    """Active weights that are exactly 0.
+
+    Args:
+        layer: The layer.
+    """
     return layer.mask & (layer.weight == 0)
 
 
 def explore(layer: PrunableLayer) -> None:
-    """Remember what is active now as explored, where that is kept at all."""
+    """Remember what is active now as explored, where that is kept at all.
+
+    Args:
+        layer: The layer.
+    """
     if "explored" in layer.state:
         layer.state["explored"].logical_or_(layer.mask)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 else:
 
     def plan_keywords(**_):
+        """Class decorator: a dataclass to type checkers, nothing at run time."""
         return lambda cls: cls
 
     class of_plan:

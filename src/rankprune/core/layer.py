@@ -16,18 +16,28 @@ from .optimizer_state import zero_outside
 from .shards import Shards, local
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CACHED = 2**18  # weights masked at a time on a CPU
+_CACHED = 2**20  # weights masked at a time on a CPU: their widened mask fits into a cache of 4 MB
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def canonical(name: str) -> str:
-    """A parameter's name without the prefixes of wrappers such as DDP and torch.compile."""
+    """A parameter's name without the prefixes of wrappers such as DDP and torch.compile.
+
+    Args:
+        name: As in `named_parameters()`.
+    """
     *path, own = name.split(".")
     return ".".join([*(part for part in path if part not in _WRAPPERS), own])
 
 
 def seeded(seed: int, step: int, name: str) -> torch.Generator:
-    """A generator keyed by (seed, step, name): the same on every rank and after every resume."""
+    """A generator keyed by (seed, step, name): the same on every rank and after every resume.
+
+    Args:
+        seed: The seed of the run.
+        step: An optimizer step.
+        name: What the numbers are for.
+    """
     digest = hashlib.blake2b(f"{seed}/{step}/{name}".encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
 
@@ -131,12 +141,20 @@ class PrunableLayer:
 
     @torch.no_grad()
     def add_gradient(self, term: Tensor) -> None:
-        """Add to the gradient that the optimizer will see, which may still carry a loss scale."""
+        """Add to the gradient that the optimizer will see, which may still carry a loss scale.
+
+        Args:
+            term: What to add, of the weight's shape and without a loss scale.
+        """
         assert self.parameter.grad is not None
         local(self.parameter.grad).add_(term if self.grad_scale is None else term * self.grad_scale.to(term))
 
     def count(self, mask: Tensor) -> int:
-        """True entries of a mask of this layer, over all ranks that share it."""
+        """True entries of a mask of this layer, over all ranks that share it.
+
+        Args:
+            mask: A bool tensor of this rank's part.
+        """
         count = torch.count_nonzero(mask)
         return int(self.shards.sum(count))
 
@@ -145,7 +163,11 @@ class PrunableLayer:
         return self.count(self.mask)
 
     def holds(self, values: Tensor) -> bool:
-        """Whether a tensor shares memory with the weight, its gradient or the state, and must not be written over."""
+        """Whether a tensor shares memory with the weight, its gradient or the state, and must not be written over.
+
+        Args:
+            values: Any tensor.
+        """
         held = [self.weight, self.parameter.grad, *self.state.values()]
         storages = [local(t).untyped_storage().data_ptr() for t in held if isinstance(t, Tensor)]
         return values.untyped_storage().data_ptr() in storages
@@ -178,19 +200,35 @@ class PrunableLayer:
         return float((energy / count) ** 0.5) if count else 0.0
 
     def whole(self, part: Tensor) -> Tensor:
-        """The full tensor, gathered from the ranks' parts."""
+        """The full tensor, gathered from the ranks' parts.
+
+        Args:
+            part: This rank's part.
+        """
         return self.shards.gather(part)
 
     def part(self, whole: Tensor) -> Tensor:
-        """This rank's part of a full tensor."""
+        """This rank's part of a full tensor.
+
+        Args:
+            whole: A tensor of the shape of the whole weight.
+        """
         return self.shards.scatter(whole)
 
     def matrix(self, values: Tensor) -> Tensor:
-        """Values of the weight's shape with the output units first: (out, in, *kernel), also where it is transposed."""
+        """Values of the weight's shape with the output units first: (out, in, *kernel), also where it is transposed.
+
+        Args:
+            values: A tensor of the weight's shape.
+        """
         return values.transpose(0, 1) if self.transposed else values
 
     def like(self, matrix: Tensor) -> Tensor:
-        """Back from `matrix` to the weight's own layout."""
+        """Back from `matrix` to the weight's own layout.
+
+        Args:
+            matrix: A tensor of the shape that `matrix` returns.
+        """
         return matrix.transpose(0, 1) if self.transposed else matrix
 
     def optimizer_state(self) -> list[Tensor]:
@@ -200,12 +238,16 @@ class PrunableLayer:
 
     @torch.no_grad()
     def clear_state(self, keep: Tensor) -> None:
-        """Zeros in the optimizer's state where `keep` is False, in value."""
+        """Zeros in the optimizer's state where `keep` is False, in value.
+
+        Args:
+            keep: A mask of the weight's shape.
+        """
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
         for name, value in state.items():
             mine = isinstance(value, Tensor) and value.shape == self.shape
             if mine and not zero_outside(state, name, local(value), keep):
-                zero_bits(local(value), keep)
+                _zero_bits(local(value), keep)
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -228,13 +270,17 @@ class PrunableLayer:
 
     @torch.no_grad()
     def apply_mask(self, tensor: Tensor) -> None:
-        """Write exact zeros, in place, outside the mask: a NaN there is gone as well."""
+        """Write exact zeros, in place, outside the mask: a NaN there is gone as well.
+
+        Args:
+            tensor: A tensor of the weight's shape.
+        """
         if self.mask.device != tensor.device:
             self.mask = self.mask.to(tensor.device)
-        zero_bits(tensor, self.mask)
+        _zero_bits(tensor, self.mask)
 
 
-def zero_bits(tensor: Tensor, keep: Tensor) -> None:
+def _zero_bits(tensor: Tensor, keep: Tensor) -> None:
     """Exact zeros, in place, where `keep` is False.
 
     As integers times 0 or 1: cheaper than `where`, and unlike a product of floats it clears a NaN. On a CPU by a few

@@ -81,42 +81,78 @@ class Method(metaclass=_FlatKeywords):
         """Raise where settings do not go together; called at attach, before anything is touched."""
 
     def run(self, total_steps: int) -> Run:
-        """What the plan must know of a training of this length with this method."""
+        """What the plan must know of a training of this length with this method.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+        """
         return Run(total_steps, self.sparsity, self.grows, self.replaces_optimizer_step())
 
     def updates(self, total_steps: int) -> Sequence[int]:
-        """The optimizer steps (from 1) at which masks are updated."""
+        """The optimizer steps (from 1) at which masks are updated.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+        """
         return self.plan.steps(self.run(total_steps))
 
     def final_budget(self, group: Group) -> int:
-        """The budget at the end, in weights (or MACs); called before `start`."""
+        """The budget at the end, in weights (or MACs); called before `start`.
+
+        Args:
+            group: The layers that the method works on.
+        """
         assert self.sparsity is not None
         return budgets.kept(group.total, self.sparsity)
 
     def reached_at(self, group: Group) -> int:
-        """The step whose update reaches the final budget."""
+        """The step whose update reaches the final budget.
+
+        Args:
+            group: The layers that the method works on.
+        """
         return group.plan.reached
 
     # -- masks ------------------------------------------------------------------------------------------------------
 
     def start(self, group: Group) -> None:
-        """Set the masks at attach: dense, unless the plan begins with a cut."""
+        """Set the masks at attach: dense, unless the plan begins with a cut.
+
+        Args:
+            group: The layers that the method works on.
+        """
         if group.scheduled() < group.total:
             self.update(group)
 
     def update(self, group: Group) -> None:
-        """Set the masks of the update at `group.step`."""
+        """Set the masks of the update at `group.step`.
+
+        Args:
+            group: The layers that the method works on.
+        """
 
     def run_start(self, group: Group) -> None:
-        """What the core calls at attach: `start`, and what a family of methods does around it."""
+        """What the core calls at attach: `start`, and what a family of methods does around it.
+
+        Args:
+            group: The layers that the method works on.
+        """
         self.start(group)
 
     def run_update(self, group: Group) -> None:
-        """What the core calls for an update: `update`, and what a family of methods does around it."""
+        """What the core calls for an update: `update`, and what a family of methods does around it.
+
+        Args:
+            group: The layers that the method works on.
+        """
         self.update(group)
 
     def before_projection(self, group: Group) -> None:
-        """`finalize` is about to cut weights that are not at the target: leave in them what is to be cut."""
+        """`finalize` is about to cut weights that are not at the target: leave in them what is to be cut.
+
+        Args:
+            group: The layers that the method works on.
+        """
 
     # -- around an optimizer step -----------------------------------------------------------------------------------
 
@@ -125,11 +161,20 @@ class Method(metaclass=_FlatKeywords):
         return False
 
     def needs_closure(self, group: Group) -> bool:
-        """Whether the next optimizer step must be given a closure."""
+        """Whether the next optimizer step must be given a closure.
+
+        Args:
+            group: The layers that the method works on.
+        """
         return False
 
     def evaluate(self, group: Group, closure: Callable[[], Any]) -> Any:
-        """Run the closure that an optimizer step was given; its gradients are what the step follows."""
+        """Run the closure that an optimizer step was given; its gradients are what the step follows.
+
+        Args:
+            group: The layers that the method works on.
+            closure: What `optimizer.step` was given.
+        """
         return closure()
 
     def before_every(self) -> int:
@@ -137,10 +182,21 @@ class Method(metaclass=_FlatKeywords):
         return 0
 
     def before_step(self, layers: Sequence[PrunableLayer], group: Group, step: int) -> None:
-        """Called before optimizer step `step` (from 1); `layer.add_gradient` adds to the gradient it will follow."""
+        """Called before optimizer step `step` (from 1); `layer.add_gradient` adds to the gradient it will follow.
+
+        Args:
+            layers: Those of the group's layers that the optimizer steps.
+            group: The layers that the method works on.
+            step: The optimizer step, from 1.
+        """
 
     def after_step(self, layer: PrunableLayer, group: Group) -> None:
-        """Called after an optimizer step, before the mask is applied: the weight may be changed in place."""
+        """Called after an optimizer step, before the mask is applied: the weight may be changed in place.
+
+        Args:
+            layer: A layer that was stepped.
+            group: The layers that the method works on.
+        """
 
 
 @dataclass
@@ -148,14 +204,23 @@ class Score(Method):
     """The weights with the largest score stay, as many as the plan says."""
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        """The score of each weight of a layer, larger for those that should stay."""
+        """The score of each weight of a layer, larger for those that should stay.
+
+        Args:
+            layer: The layer.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a score(layer)")
 
     def update(self, group: Group) -> None:
         self.cut_to(group, group.scheduled())
 
     def cut_to(self, group: Group, budget: int) -> None:
-        """Keep the best of the active weights, by score, that fit into the budget."""
+        """Keep the best of the active weights, by score, that fit into the budget.
+
+        Args:
+            group: The layers that the method works on.
+            budget: What they keep together, in weights (or MACs).
+        """
         group.budget = budget
         for layer, count in zip(group.layers, group.counts(self.score, budget)):
             layer.mask.copy_(group.keep(layer, self.score, count, among=layer.mask))
@@ -191,24 +256,44 @@ class DropGrow(Method):
             raise ValueError(f"grow={self.grow!r} is not a share of a layer: give 0 to 1, such as 0.3, or a schedule")
 
     def drop_score(self, layer: PrunableLayer) -> Tensor:
-        """The score by which active weights stay."""
+        """The score by which active weights stay.
+
+        Args:
+            layer: The layer.
+        """
         return layer.weight.abs() if self.drop == "magnitude" else relative_importance(layer)
 
     def grow_score(self, layer: PrunableLayer) -> Tensor:
-        """The score by which weights outside the mask enter it."""
+        """The score by which weights outside the mask enter it.
+
+        Args:
+            layer: The layer, with its dense gradient.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a grow_score(layer)")
 
     def growth_key(self, layer: PrunableLayer) -> Tensor:
-        """What growth is ranked by: the score, or a key whose largest are a draw without replacement by the score."""
+        """What growth is ranked by: the score, or a key whose largest are a draw without replacement by the score.
+
+        Args:
+            layer: The layer.
+        """
         score = self.grow_score(layer)
         return score if self.growth == "top" else score / -layer.random().to(score).log()  # Efraimidis & Spirakis 2006
 
     def fraction(self, group: Group) -> float:
-        """Share of a layer to exchange: cosine-annealed from `grow` to 0 at the end of updates."""
+        """Share of a layer to exchange: cosine-annealed from `grow` to 0 at the end of updates.
+
+        Args:
+            group: The layers that the method works on.
+        """
         return cosine(value_at(self.grow, group.step), 0.0, group.plan.end)(group.step)
 
     def layer_counts(self, group: Group) -> list[int]:
-        """What each layer has after the update: as before, or where the budget varies what drop scores over all say."""
+        """What each layer has after the update: as before, or where the budget varies what drop scores over all say.
+
+        Args:
+            group: The layers that the method works on.
+        """
         if not group.plan.varies:
             return [layer.kept() for layer in group.layers]
         group.budget = group.scheduled()
@@ -242,7 +327,13 @@ class DropGrow(Method):
             layer.weight.copy_(torch.where(grown, initial_values(layer, self.grow_init), layer.weight))
 
     def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
-        """The part of a layer that certainly stays."""
+        """The part of a layer that certainly stays.
+
+        Args:
+            group: The layers that the method works on.
+            layer: One of them.
+            count: How many weights it has after the update.
+        """
         return group.keep(layer, self.drop_score, count - int(count * self.fraction(group)), among=layer.mask)
 
     def update(self, group: Group) -> None:
@@ -257,7 +348,11 @@ class DropGrow(Method):
 
 
 def relative_importance(layer: PrunableLayer) -> Tensor:
-    """|w| as a share of its row's sum plus as a share of its column's: the last weights of a neuron score high."""
+    """|w| as a share of its row's sum plus as a share of its column's: the last weights of a neuron score high.
+
+    Args:
+        layer: The layer.
+    """
     size = layer.weight.abs()
     rows = size.sum(dim=tuple(range(1, size.dim())), keepdim=True)
     columns = layer.shards.sum(size.sum(dim=(0, *range(2, size.dim())), keepdim=True))
@@ -270,7 +365,11 @@ class Masked(Method):
     """Full control: return a mask for each layer."""
 
     def masks(self, group: Group) -> Sequence[Tensor]:
-        """The mask of each layer, in the order of `group.layers`."""
+        """The mask of each layer, in the order of `group.layers`.
+
+        Args:
+            group: The layers that the method works on.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs masks(group)")
 
     def update(self, group: Group) -> None:
@@ -294,29 +393,53 @@ class Latent(Method):
     plan: Plan = EveryStep()
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        """The score of each latent of a layer, larger for those that should stay."""
+        """The score of each latent of a layer, larger for those that should stay.
+
+        Args:
+            layer: The layer.
+        """
         return layer.state["latent"].abs()
 
     def effective(self, layer: PrunableLayer) -> Tensor:
-        """The weight the network sees, zero outside `layer.mask`."""
+        """The weight the network sees, zero outside `layer.mask`.
+
+        Args:
+            layer: The layer.
+        """
         return torch.where(layer.mask, layer.state["latent"], 0.0)
 
     def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
         """The latent's gradient from the weight's, or from a part of it: linear, and a function of both alone.
 
         It is called as gradients arrive, before they are added up, averaged over processes, unscaled and clipped.
+
+        Args:
+            layer: The layer.
+            grad: The gradient of its weight.
         """
         return grad
 
     def note_grad(self, layer: PrunableLayer) -> None:
-        """Called before an optimizer step: `layer.grad` is the latent's gradient as the step will use it."""
+        """Called before an optimizer step: `layer.grad` is the latent's gradient as the step will use it.
+
+        Args:
+            layer: The layer.
+        """
 
     def to_latent(self, weight: Tensor) -> Tensor:
-        """The latent whose dense image is this weight."""
+        """The latent whose dense image is this weight.
+
+        Args:
+            weight: The weight.
+        """
         return weight.clone()
 
     def follow(self, layer: PrunableLayer) -> None:
-        """Start from the layer's weight, which someone else has written."""
+        """Start from the layer's weight, which someone else has written.
+
+        Args:
+            layer: The layer.
+        """
         layer.state["latent"].copy_(self.to_latent(layer.weight))
 
     def start(self, group: Group) -> None:
@@ -324,7 +447,11 @@ class Latent(Method):
         super().start(group)
 
     def make_latents(self, group: Group) -> None:
-        """Latents whose images are the weights as they are."""
+        """Latents whose images are the weights as they are.
+
+        Args:
+            group: The layers that the method works on.
+        """
         for layer in group.layers:
             layer.state["latent"] = self.to_latent(layer.weight)
 
@@ -332,7 +459,12 @@ class Latent(Method):
         self.keep_best(group, group.scheduled())
 
     def keep_best(self, group: Group, budget: int) -> None:
-        """Masks of the best by score among all latents, within this budget."""
+        """Masks of the best by score among all latents, within this budget.
+
+        Args:
+            group: The layers that the method works on.
+            budget: What they keep together, in weights (or MACs).
+        """
         group.budget = budget
         for layer in group.layers:
             layer.mask.fill_(True)  # a latent that was out may return

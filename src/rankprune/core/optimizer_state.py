@@ -15,6 +15,12 @@ def zero_outside(state: Mapping[str, Any], name: str, tensor: Tensor, keep: Tens
     Integer codes get the code of the value next to 0, which is 0 itself in practice: their values are listed beside
     them (`state1` in `qmap1`, bitsandbytes) or within a tensor subclass (`codes` in `qmap`, torchao). Another subclass
     that can `dequantize` is quantised anew.
+
+    Args:
+        state: The optimizer's state of one parameter.
+        name: The key of the tensor in it.
+        tensor: The tensor.
+        keep: A mask of its shape.
     """
     if type(tensor).dequantize is Tensor.dequantize:
         codes: Any = tensor

@@ -15,7 +15,11 @@ from .layer import PrunableLayer
 
 
 def unwrap(optimizer: Any) -> Optimizer:
-    """The torch optimizer inside wrappers such as Accelerate's, or SAM's: there `second_step` steps the base alone."""
+    """The torch optimizer inside wrappers such as Accelerate's, or SAM's: there `second_step` steps the base alone.
+
+    Args:
+        optimizer: An optimizer, or a wrapper around one.
+    """
     while (inner := _inside(optimizer)) is not None:
         optimizer = inner
     if not isinstance(optimizer, Optimizer):
@@ -31,7 +35,15 @@ def _inside(optimizer: Any) -> Optimizer | None:
 
 
 def assign(layers: Sequence[PrunableLayer], optimizers: Sequence[Optimizer]) -> None:
-    """Give each layer the optimizer that steps it."""
+    """Give each layer the optimizer that steps it.
+
+    Args:
+        layers: The layers.
+        optimizers: The attached optimizers.
+
+    Raises:
+        ValueError: A weight is in no optimizer, or in two.
+    """
     for layer in layers:
         mine = [
             (optimizer, index)
@@ -47,7 +59,12 @@ def assign(layers: Sequence[PrunableLayer], optimizers: Sequence[Optimizer]) -> 
 
 
 def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Clone the state tensors: `load_state_dict` aliases the checkpoint's, which must not be written into."""
+    """Clone the state tensors: `load_state_dict` aliases the checkpoint's, which must not be written into.
+
+    Args:
+        optimizer: The optimizer.
+        parameters: The parameters whose state to copy.
+    """
     for parameter in parameters:
         state = optimizer.state.get(parameter, {})
         for key, value in state.items():
@@ -56,7 +73,12 @@ def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> No
 
 
 def another(optimizer: Optimizer, parameter: nn.Parameter) -> Optimizer:
-    """An optimizer of the same class and with the same defaults for one parameter."""
+    """An optimizer of the same class and with the same defaults for one parameter.
+
+    Args:
+        optimizer: The optimizer to imitate.
+        parameter: What the new one optimizes.
+    """
     known = inspect.signature(type(optimizer).__init__).parameters
     any_name = any(p.kind == p.VAR_KEYWORD for p in known.values())
     return type(optimizer)([parameter], **{k: v for k, v in optimizer.defaults.items() if k in known or any_name})
@@ -66,6 +88,9 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     """Whether a weight that is 0 with state 0 and gradient 0 stays exactly 0 under this optimizer: found by trying it.
 
     True of SGD and the Adam family; not of Muon, whose update mixes the entries of a matrix.
+
+    Args:
+        optimizer: The optimizer.
     """
     parameter = nn.Parameter(torch.linspace(-1.0, 1.0, 36).reshape(6, 6))
     zeros = torch.sin(torch.arange(36.0) ** 2).reshape(6, 6) > 0.3  # no whole row or column: Muon keeps those
@@ -93,6 +118,9 @@ def within_step(optimizer: Optimizer) -> bool:
 
     torch wraps `step` of each class that was instantiated, so a subclass that calls its parent's runs the hooks twice.
     A step that failed leaves no trace on the stack, as it would in a counter.
+
+    Args:
+        optimizer: The optimizer.
     """
     wrappers, frame = 0, sys._getframe(1)
     while frame is not None and wrappers < 2:
@@ -103,12 +131,20 @@ def within_step(optimizer: Optimizer) -> bool:
 
 
 def skipped(optimizer: Optimizer) -> Tensor | None:
-    """The flag a GradScaler leaves on an optimizer that decides by itself (fused): 1 where the step was skipped."""
+    """The flag a GradScaler leaves on an optimizer that decides by itself (fused): 1 where the step was skipped.
+
+    Args:
+        optimizer: The optimizer.
+    """
     found = getattr(optimizer, "found_inf", None)
     return found if isinstance(found, Tensor) else None
 
 
 def grad_scale(optimizer: Optimizer | None) -> Tensor | None:
-    """The scale gradients still carry when a fused optimizer unscales them by itself."""
+    """The scale gradients still carry when a fused optimizer unscales them by itself.
+
+    Args:
+        optimizer: The optimizer, if there is one.
+    """
     scale = getattr(optimizer, "grad_scale", None)
     return scale if isinstance(scale, Tensor) else None

@@ -47,19 +47,36 @@ class Plan:
     cost_by_gradient: ClassVar[TrainingCost] = DenseGradientAtUpdates()  # of training, if updates need the gradient
 
     def steps(self, run: Run) -> Sequence[int]:
-        """The optimizer steps, from 1 and rising, at which masks are updated."""
+        """The optimizer steps, from 1 and rising, at which masks are updated.
+
+        Args:
+            run: What the plan must know of the training; `run.steps` is not known yet.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs steps(run)")
 
     def budget(self, done: int, run: Run) -> int:
-        """The budget once `done` updates are made; 0 is at attach. The last update always lands on `run.final`."""
+        """The budget once `done` updates are made; 0 is at attach. The last update always lands on `run.final`.
+
+        Args:
+            done: How many updates have been made.
+            run: The training.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs budget(done, run)")
 
     def reached(self, run: Run) -> int:
-        """The step from which on the budget is the final one."""
+        """The step from which on the budget is the final one.
+
+        Args:
+            run: The training.
+        """
         return 0 if not run.steps or not self.varies else run.steps[-1]
 
     def end(self, run: Run) -> int:
-        """The step before which updates take place."""
+        """The step before which updates take place.
+
+        Args:
+            run: The training.
+        """
         return run.steps[-1] + 1 if run.steps else 0
 
 
@@ -128,26 +145,49 @@ class Periodic(Plan):
         return self.end_with(self.period(run), run)
 
     def period(self, run: Run) -> int:
-        """Steps between two updates: `every`, or what suits a training of this length."""
+        """Steps between two updates: `every`, or what suits a training of this length.
+
+        Args:
+            run: The training.
+        """
         if self.every is None:
             return choose_every(lambda every: len(self.spaced(every, run)), self.shortest_period(run))
         check_every(self.every)
         return self.every
 
     def shortest_period(self, run: Run) -> int:
-        """The shortest period that may be derived: updates that replace steps must leave enough to train with."""
+        """The shortest period that may be derived: updates that replace steps must leave enough to train with.
+
+        Args:
+            run: The training.
+        """
         return 5 if run.replaces_step else 1
 
     def spaced(self, every: int, run: Run) -> Sequence[int]:
-        """The steps of the updates with this period."""
+        """The steps of the updates with this period.
+
+        Args:
+            every: The period.
+            run: The training.
+        """
         return range(every, self.end_with(every, run), every)
 
     def default_end(self, every: int, run: Run) -> int:
-        """The step before which updates take place where `update_end` is not given."""
+        """The step before which updates take place where `update_end` is not given.
+
+        Args:
+            every: The period.
+            run: The training.
+        """
         return run.total_steps if run.grows else run.total_steps + 1
 
     def end_with(self, every: int, run: Run) -> int:
-        """The step before which updates take place, with this period."""
+        """The step before which updates take place, with this period.
+
+        Args:
+            every: The period.
+            run: The training.
+        """
         if self.update_end is None:
             return min(self.default_end(every, run), run.total_steps + 1)
         return min(as_step(self.update_end, run.total_steps, "update_end"), run.total_steps + 1)
@@ -220,14 +260,27 @@ class Ramp(Plan):
         return round(self.curve(run.total, run.final, last - first)(done - first))
 
     def curve(self, start: float, end: float, steps: int) -> Schedule:
-        """The course of the budget between the two steps."""
+        """The course of the budget between the two steps.
+
+        Args:
+            start: The budget at `prune_start`.
+            end: The budget at `prune_end`.
+            steps: How many steps lie between.
+        """
         return cubic(start, end, steps)
 
     def reached(self, run: Run) -> int:
         return max(self.ramp(run.total_steps)[1], 1)
 
     def ramp(self, total_steps: int) -> tuple[int, int]:
-        """`prune_start` and `prune_end` as steps."""
+        """`prune_start` and `prune_end` as steps.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+
+        Raises:
+            ValueError: `prune_start` lies after `prune_end`.
+        """
         first = as_step(self.prune_start, total_steps, "prune_start")
         last = as_step(self.prune_end, total_steps, "prune_end")
         if first > last:
@@ -244,7 +297,11 @@ class SpacedRounds(Plan):
     prune_end: Step = 0.6
 
     def count(self, run: Run) -> int:
-        """How many rounds there are."""
+        """How many rounds there are.
+
+        Args:
+            run: The training.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs count(run)")
 
     def steps(self, run: Run) -> Sequence[int]:
@@ -327,7 +384,14 @@ class Phases(Plan):
         return run.final if sparse else run.total
 
     def phases(self, total_steps: int) -> dict[int, bool]:
-        """Step -> whether the phase that begins there is sparse. Of two that begin at one step the sparse one holds."""
+        """Step -> whether the phase that begins there is sparse. Of two that begin at one step the sparse one holds.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+
+        Raises:
+            ValueError: The last phase is not sparse.
+        """
         events = {max(as_step(step, total_steps, "restore_at"), 1): False for step in self.restore_at}
         events |= {max(as_step(step, total_steps, "prune_at"), 1): True for step in self.prune_at}
         if not events or not events[max(events)]:

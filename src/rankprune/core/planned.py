@@ -29,9 +29,17 @@ class PlannedUpdates:
         self.every = run.steps[0] if plan.periodic else None
 
     def done(self, step: int) -> int:
-        """How many updates there are up to this step. A retried update counts as the one it stands for."""
+        """How many updates there are up to this step. A retried update counts as the one it stands for.
+
+        Args:
+            step: An optimizer step, from 1; 0 is attach.
+        """
         return bisect.bisect_right(self.steps, step)
 
     def budget(self, step: int) -> int:
-        """The budget from this step on."""
+        """The budget from this step on.
+
+        Args:
+            step: An optimizer step, from 1; 0 is attach.
+        """
         return self.budgets[self.done(step)]

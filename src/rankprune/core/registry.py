@@ -104,7 +104,11 @@ def register(
 
 
 def list_methods(pattern: str = "*") -> list[str]:
-    """Names of the methods that match a shell pattern."""
+    """Names of the methods that match a shell pattern.
+
+    Args:
+        pattern: A shell pattern such as "*snip*".
+    """
     _load_all()
     return sorted(fnmatch.filter(_METHODS, pattern))
 
@@ -141,7 +145,14 @@ def settings_of(cls: type) -> dict[str, Any]:
 
 
 def check_choices(settings: Any) -> None:
-    """Raise where a field that is declared as a `Literal` holds something else."""
+    """Raise where a field that is declared as a `Literal` holds something else.
+
+    Args:
+        settings: A method or a plan.
+
+    Raises:
+        ValueError: A field holds a value that is not allowed.
+    """
     hints = _hints(type(settings))
     for name in _fields(type(settings)):
         hint = hints[name]
@@ -151,7 +162,15 @@ def check_choices(settings: Any) -> None:
 
 
 def route_to_plan(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the settings that are the plan's (`every`, `prune_end`, …) into `plan`, where they were given beside it."""
+    """Put the settings that are the plan's (`every`, `prune_end`, …) into `plan`, where they were given beside it.
+
+    Args:
+        cls: The class of a method.
+        settings: What it was called with.
+
+    Returns:
+        Settings for the constructor, with the plan's in `plan`.
+    """
     own = {key: value for key, value in settings.items() if key in _fields(cls)}
     plan = own.get("plan", getattr(cls, "plan", None))
     flat = {key: value for key, value in settings.items() if key not in own}
@@ -161,7 +180,15 @@ def route_to_plan(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def create(cls: type, hyper: Mapping[str, Any]) -> Any:
-    """An instance with these hyper-parameters; an unknown one is an error that names the nearest."""
+    """An instance with these hyper-parameters; an unknown one is an error that names the nearest.
+
+    Args:
+        cls: The class of a method.
+        hyper: Its hyper-parameters and those of its plan.
+
+    Raises:
+        ValueError: One of them is unknown.
+    """
     known = list(settings_of(cls))
     for key in hyper:
         if key not in known:
@@ -184,6 +211,10 @@ def settings_for(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of one method: `rigl={"every": 10}` is for the method of that name alone, and wins.
 
     Those of other methods are checked as well, so that a sweep does not stop at its last method for a misspelt name.
+
+    Args:
+        name: The method.
+        hyper: Settings that were given to `attach`.
     """
     named = {key: value for key, value in hyper.items() if isinstance(value, Mapping) and _is_method(key)}
     for other, settings in named.items():
@@ -192,13 +223,21 @@ def settings_for(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def register_extra(cls: Class) -> Class:
-    """Class decorator that makes an extra known by its `name`."""
+    """Class decorator that makes an extra known by its `name`.
+
+    Args:
+        cls: A subclass of `Extra`.
+    """
     _EXTRAS[cls.name] = cls  # type: ignore[attr-defined]
     return cls
 
 
 def list_extras(pattern: str = "*") -> list[str]:
-    """Names of the extras that match a shell pattern."""
+    """Names of the extras that match a shell pattern.
+
+    Args:
+        pattern: A shell pattern such as "rank_*".
+    """
     importlib.import_module("rankprune.extras")
     return sorted(fnmatch.filter(_EXTRAS, pattern))
 

@@ -12,12 +12,26 @@ AUTHORS_EVERY = 100  # steps between mask updates in RigL, RPG and SET; a derive
 
 
 def value_at(value: Value, step: int) -> float:
-    """The hyper-parameter at this optimizer step."""
+    """The hyper-parameter at this optimizer step.
+
+    Args:
+        value: A number or a schedule.
+        step: The optimizer step.
+    """
     return float(value(step)) if callable(value) else float(value)
 
 
 def as_step(step: Step, total_steps: int, name: str = "step") -> int:
-    """An int is a step; a float in [0, 1] or a string such as "80%" is a share of `total_steps`."""
+    """An int is a step; a float in [0, 1] or a string such as "80%" is a share of `total_steps`.
+
+    Args:
+        step: The step or share.
+        total_steps: Optimizer steps of the training.
+        name: The setting, for the message.
+
+    Raises:
+        ValueError: It is no step of the training.
+    """
     if isinstance(step, bool):
         raise ValueError(f"{name}={step} is not a step: give an int, a share such as 0.8, or '80%'")
     if isinstance(step, int):
@@ -37,7 +51,15 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
 
 
 def check_every(every: object, name: str = "every") -> None:
-    """Raise unless this is a period in steps."""
+    """Raise unless this is a period in steps.
+
+    Args:
+        every: What was given.
+        name: The setting it was given as.
+
+    Raises:
+        ValueError: It is not an int of 1 or more.
+    """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"{name}={every!r} is not a number of steps: give an int of 1 or more")
 
@@ -47,6 +69,10 @@ def choose_every(updates: Callable[[int], int], shortest: int = 1) -> int:
 
     The authors' 100 steps where that makes 50 updates or more; otherwise the longest period that makes 100, but not
     less than `shortest` steps unless nothing else fits.
+
+    Args:
+        updates: How many updates a period leads to.
+        shortest: The shortest period that may be chosen.
     """
     if updates(AUTHORS_EVERY) >= 50:
         return AUTHORS_EVERY
@@ -57,33 +83,72 @@ def choose_every(updates: Callable[[int], int], shortest: int = 1) -> int:
 
 
 def check_share(name: str, share: float) -> None:
-    """Raise unless this is a share above 0."""
+    """Raise unless this is a share above 0.
+
+    Args:
+        name: The setting.
+        share: What was given.
+
+    Raises:
+        ValueError: It is not a share.
+    """
     if not 0.0 < share <= 1.0:
         raise ValueError(f"{name}={share!r} is not a share: give a number in (0, 1]")
 
 
 def cosine(start: float, end: float, steps: int) -> Schedule:
-    """From `start` at step 0 to `end` at `steps`, flat afterwards: (1 + cos)/2."""
+    """From `start` at step 0 to `end` at `steps`, flat afterwards: (1 + cos)/2.
+
+    Args:
+        start: The value at step 0.
+        end: The value from `steps` on.
+        steps: How long it takes.
+    """
     return lambda step: end + (start - end) * (1 + math.cos(math.pi * _share(step, steps))) / 2
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:
-    """From `start` at step 0 to `end` at `steps` in a straight line, flat afterwards."""
+    """From `start` at step 0 to `end` at `steps` in a straight line, flat afterwards.
+
+    Args:
+        start: The value at step 0.
+        end: The value from `steps` on.
+        steps: How long it takes.
+    """
     return lambda step: start + (end - start) * _share(step, steps)
 
 
 def cubic(start: float, end: float, steps: int) -> Schedule:
-    """Zhu & Gupta 2017: fast at first, flat at the end."""
+    """Zhu & Gupta 2017: fast at first, flat at the end.
+
+    Args:
+        start: The value at step 0.
+        end: The value from `steps` on.
+        steps: How long it takes.
+    """
     return lambda step: end + (start - end) * (1 - _share(step, steps)) ** 3
 
 
 def exponential(start: float, end: float, steps: int) -> Schedule:
-    """A constant ratio per step; `start` and `end` are positive."""
+    """A constant ratio per step; `start` and `end` are positive.
+
+    Args:
+        start: The value at step 0.
+        end: The value from `steps` on.
+        steps: How long it takes.
+    """
     return lambda step: start * (end / start) ** _share(step, steps)
 
 
 def cyclic(low: float, high: float, steps: int, cycles: int = 1) -> Schedule:
-    """From `low` to `high` and back, `cycles` times within `steps`, along cosines; `low` afterwards (EAST, 2024)."""
+    """From `low` to `high` and back, `cycles` times within `steps`, along cosines; `low` afterwards (EAST, 2024).
+
+    Args:
+        low: The value at the start and the end of a cycle.
+        high: The value in the middle of a cycle.
+        steps: How long all cycles take.
+        cycles: How many there are.
+    """
     swing = (high - low) / 2
     return lambda step: low + swing * (1 - math.cos(2 * math.pi * cycles * _share(step, steps)))
 

@@ -29,9 +29,19 @@ _SURE = 4.0  # standard deviations of the sample between the guess and the cut
 class Shards(Protocol):
     """How the parts of one tensor that lie on several ranks count together (flat order is rank order)."""
 
-    def sum(self, counts: Tensor) -> Tensor: ...
+    def sum(self, counts: Tensor) -> Tensor:
+        """The sum over the ranks.
 
-    def before(self, count: int) -> int: ...
+        Args:
+            counts: What was counted on this rank.
+        """
+
+    def before(self, count: int) -> int:
+        """How many were counted on the ranks before this one.
+
+        Args:
+            count: What was counted on this rank.
+        """
 
 
 class Cut(NamedTuple):
@@ -62,8 +72,12 @@ class _End(NamedTuple):
 def keep_largest(score: Scores, count: int, shards: Shards | None = None, guess: float | None = None) -> Tensor:
     """Mask of the `count` largest scores, ties by flat index.
 
-    `guess` is a score at which the selection may end, such as that of a selection over several tensors: where it does,
-    one pass is enough.
+    Args:
+        score: The scores, or a function that computes them.
+        count: How many entries the mask has.
+        shards: How ranks share the tensor, if they do.
+        guess: A score at which the selection may end, such as that of a selection over several tensors: where it does,
+            one pass is enough.
     """
     values = _take(score)
     shape, values = values.shape, values.reshape(-1)
@@ -101,8 +115,14 @@ def select(
 ) -> Cut:
     """How many entries of each tensor are among the largest over all whose costs sum to at most `budget`.
 
-    `costs[i]` is the integer cost of one entry of tensor i (1 unless given); with equal costs exactly `budget` are
-    in. Scores are compared as they are (divide by the cost first for a score per cost), in `dtype`, 32 or 64 bits wide.
+    Scores are compared as they are: divide by the cost first for a score per cost.
+
+    Args:
+        scores: The scores of each tensor, or functions that compute them.
+        budget: What the costs may sum to; with equal costs exactly that many entries are in.
+        costs: The integer cost of one entry of each tensor; None: 1.
+        shards: How ranks share each tensor, if they do.
+        dtype: The type scores are compared in: float32 or float64.
     """
     costs = [1] * len(scores) if costs is None else list(costs)
     shards = [None] * len(scores) if shards is None else list(shards)

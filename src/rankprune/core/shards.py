@@ -23,7 +23,15 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def sharded(tensor: Tensor, name: str) -> Shards:
-    """How this tensor is shared out over ranks: by rows, or not at all."""
+    """How this tensor is shared out over ranks: by rows, or not at all.
+
+    Args:
+        tensor: A tensor or DTensor.
+        name: Its name, for the message.
+
+    Raises:
+        ValueError: It is sharded otherwise than by rows.
+    """
     if not is_sharded(tensor):
         return Shards()
     placements: tuple[Any, ...] = tensor.placements  # type: ignore[attr-defined]
@@ -44,27 +52,52 @@ class Shards:
         return False
 
     def sum(self, counts: Tensor) -> Tensor:
-        """The sum over the ranks that share the tensor."""
+        """The sum over the ranks that share the tensor.
+
+        Args:
+            counts: What was counted on this rank.
+        """
         return counts
 
     def max(self, value: Tensor) -> Tensor:
-        """The largest over the ranks that share the tensor."""
+        """The largest over the ranks that share the tensor.
+
+        Args:
+            value: The value on this rank.
+        """
         return value
 
     def before(self, count: int) -> int:
-        """How many were counted on the ranks before this one."""
+        """How many were counted on the ranks before this one.
+
+        Args:
+            count: What was counted on this rank.
+        """
         return 0
 
     def gather(self, part: Tensor) -> Tensor:
-        """The whole tensor from its parts."""
+        """The whole tensor from its parts.
+
+        Args:
+            part: This rank's part.
+        """
         return part
 
     def gather_on(self, owner: int, part: Tensor) -> Tensor | None:
-        """The whole tensor on one rank, None on the others that share it."""
+        """The whole tensor on one rank, None on the others that share it.
+
+        Args:
+            owner: The rank, in the group, that gets it.
+            part: This rank's part.
+        """
         return part
 
     def scatter(self, whole: Tensor) -> Tensor:
-        """This rank's part of the whole tensor."""
+        """This rank's part of the whole tensor.
+
+        Args:
+            whole: The whole tensor.
+        """
         return whole
 
 
@@ -113,7 +146,13 @@ class RowShards(Shards):
         return None if parts is None else torch.cat([p[:r] for p, r in zip(parts, self.rows)])
 
     def scatter_from(self, owner: int, whole: Tensor | None, like: Tensor) -> Tensor:
-        """This rank's part, as large as `like`, of a tensor that lies whole on one rank."""
+        """This rank's part, as large as `like`, of a tensor that lies whole on one rank.
+
+        Args:
+            owner: The rank, in the group, that holds it.
+            whole: The tensor on that rank, None on the others.
+            like: A tensor of the shape of this rank's part.
+        """
         parts = None if whole is None else [self._padded(p) for p in whole.contiguous().split(self.rows)]
         mine = like.new_empty((max(self.rows), *like.shape[1:]))
         dist.scatter(mine, parts, src=dist.get_global_rank(self.group, owner), group=self.group)
@@ -131,5 +170,9 @@ class RowShards(Shards):
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a tensor is a DTensor, of which each rank holds a part."""
+    """Whether a tensor is a DTensor, of which each rank holds a part.
+
+    Args:
+        tensor: Any tensor.
+    """
     return hasattr(tensor, "placements") and hasattr(tensor, "to_local")

@@ -205,7 +205,14 @@ class Sparsifier:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state` was taken. Load the model and the optimizer as well, before or after, in any order."""
+        """Continue where `state` was taken. Load the model and the optimizer as well, before or after, in any order.
+
+        Args:
+            state: What `state_dict()` returned.
+
+        Raises:
+            ValueError: It is of another model, or of other methods or settings.
+        """
         self._hooks.end_step()
         self._hooks.clock.steps = _checkpoint.unpack(state, self.groups)
         self._hooks.dirty = self._hooks.restored = True

@@ -296,7 +296,11 @@ class StepHooks:
                 self._versions[layer] = layer.parameter._version
 
     def rewritten(self, layer: PrunableLayer) -> bool:
-        """Whether someone else wrote this weight since we last looked: a checkpoint was loaded, say."""
+        """Whether someone else wrote this weight since we last looked: a checkpoint was loaded, say.
+
+        Args:
+            layer: The layer.
+        """
         return self._versions[layer] != layer.parameter._version
 
     def _look(self) -> None:
@@ -314,7 +318,11 @@ class StepHooks:
     # -- queries ----------------------------------------------------------------------------------------------------
 
     def holds_latents(self, optimizer: Optimizer) -> bool:
-        """Whether some weights of this optimizer are latents."""
+        """Whether some weights of this optimizer are latents.
+
+        Args:
+            optimizer: One of the attached optimizers.
+        """
         return any(group.form.holds_latents for group, _ in self._of(optimizer))
 
     def _due(self, group: Group, within: int = 1) -> bool:

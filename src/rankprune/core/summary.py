@@ -88,7 +88,11 @@ class Report:
 
 
 def refills(names: Sequence[str]) -> str:
-    """What is said of layers that standardise their weight."""
+    """What is said of layers that standardise their weight.
+
+    Args:
+        names: The layers.
+    """
     return (
         f"standardised in forward, which turns zeros into other values, so that these run dense: {_some(names)}; "
         f"keep them with dense= or use plain convolutions"
@@ -129,7 +133,13 @@ class Timetable:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "kept of sparsity") -> list[str]:
-    """Plain aligned columns; those named in `right` are flush right."""
+    """Plain aligned columns; those named in `right` are flush right.
+
+    Args:
+        head: The headings.
+        rows: The cells, as text.
+        right: Columns that are set flush right.
+    """
     widths = [max(len(str(row[i])) for row in (head, *rows)) for i in range(len(head))]
     flush = [str.rjust if name in right.split() else str.ljust for name in head]
     return ["  ".join(f(str(v), w) for f, v, w in zip(flush, row, widths)).rstrip() for row in (head, *rows)]

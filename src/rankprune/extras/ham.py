@@ -31,20 +31,27 @@ class HAM(Extra):
         if layer.parameter.grad is not None:
             self.move(layer.weight, local(layer.parameter.grad), layer.lr)
             square = layer.weight.square().sum(dtype=torch.float64)
-            limit(layer.weight, layer.shards.sum(square))
+            _limit(layer.weight, layer.shards.sum(square))
 
     def after_step_dense(self, parameter: nn.Parameter, lr: float) -> None:
         if parameter.dim() >= 2 and parameter.grad is not None:
             weight = local(parameter.detach())
             self.move(weight, local(parameter.grad), lr)
             square: Any = parameter.detach().square().sum(dtype=torch.float64)
-            limit(weight, square.full_tensor() if is_sharded(square) else square)
+            _limit(weight, square.full_tensor() if is_sharded(square) else square)
 
     def move(self, weight: Tensor, grad: Tensor, lr: float) -> None:
+        """Make the multiplicative step.
+
+        Args:
+            weight: The weight, changed in place.
+            grad: Its gradient.
+            lr: The learning rate.
+        """
         exponent = weight.sign().mul_(grad).mul_(self.alpha).add_(self.beta).mul_(-lr)
         weight.mul_(exponent.clamp_(-5.0, 5.0).exp_())
 
 
-def limit(weight: Tensor, square: Tensor) -> None:
+def _limit(weight: Tensor, square: Tensor) -> None:
     """Scale a tensor whose norm, of which this is the square, is too large; nothing is read from the device."""
     weight.mul_((LARGEST / square.sqrt().clamp_min(LARGEST)).to(weight))

@@ -64,7 +64,11 @@ class RankFloor(Extra):
 
 
 def candidates(layer: PrunableLayer) -> Tensor:
-    """What a weight is worth to the floor: its magnitude; where it is out and has none, its gradient, always below."""
+    """What a weight is worth to the floor: its magnitude; where it is out and has none, its gradient, always below.
+
+    Args:
+        layer: The layer.
+    """
     values = layer.value.abs()
     if "latent" in layer.state or layer.parameter.grad is None or layer.kept() == layer.numel:
         return values
@@ -93,18 +97,30 @@ def _as_mask(layer: PrunableLayer) -> Tensor:
 
 
 def row_cover(values: Tensor) -> Tensor:
-    """The largest entry of every row."""
+    """The largest entry of every row.
+
+    Args:
+        values: What each weight is worth, as a matrix.
+    """
     best = values.flatten(1).argmax(1, keepdim=True)
     return torch.zeros_like(values, dtype=torch.bool).flatten(1).scatter_(1, best, True).view(values.shape)
 
 
 def row_and_column_cover(values: Tensor) -> Tensor:
-    """The largest entry of every output row and of every input channel."""
+    """The largest entry of every output row and of every input channel.
+
+    Args:
+        values: What each weight is worth, (out, in, ...).
+    """
     return row_cover(values) | row_cover(values.transpose(0, 1)).transpose(0, 1)
 
 
 def matching_cover(values: Tensor) -> Tensor:
-    """A matching of min(m, n) entries, the largest first: greedy, by rounds of those that lead their row and column."""
+    """A matching of min(m, n) entries, the largest first: greedy, by rounds of those that lead their row and column.
+
+    Args:
+        values: What each weight is worth, as a matrix.
+    """
     matrix = values.flatten(1)
     rows, columns = (torch.arange(n, device=values.device) for n in matrix.shape)
     mask = torch.zeros_like(matrix, dtype=torch.bool)

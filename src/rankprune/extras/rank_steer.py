@@ -45,11 +45,11 @@ class RankSteer(Extra):
         push = layer.like(rank.rank_grad(layer.matrix(whole), self.delta))
         push = layer.part(push)[cut]
         own = grad[cut]
-        scale = self.kappa * root_mean_square(layer, own) / root_mean_square(layer, push).clamp_min(1e-30)
+        scale = self.kappa * _root_mean_square(layer, own) / _root_mean_square(layer, push).clamp_min(1e-30)
         grad[cut] = own + scale * push
 
 
-def root_mean_square(layer: PrunableLayer, values: Tensor) -> Tensor:
+def _root_mean_square(layer: PrunableLayer, values: Tensor) -> Tensor:
     """Over all ranks that share the layer."""
     if not layer.shards:
         return values.square().mean().sqrt()

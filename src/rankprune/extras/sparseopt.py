@@ -31,7 +31,11 @@ class SparseOpt(Extra):
             local(layer.parameter.grad).div_(self.scale(layer))
 
     def scale(self, layer: PrunableLayer) -> Tensor:
-        """One number per weight: that of its row where it is active, 1 elsewhere."""
+        """One number per weight: that of its row where it is active, 1 elsewhere.
+
+        Args:
+            layer: The layer.
+        """
         rows = layer.matrix(layer.mask)  # (out, in, *kernel)
         density, share = rows.flatten(1).float().mean(1), layer.mask.float().mean()  # on the device: none waits
         if layer.shards:  # a row lies whole on one rank, unless the weight is transposed; the layer does not

@@ -34,7 +34,11 @@ class Survival(Extra):
         return {}
 
     def look(self, group: Group) -> None:
-        """Take down what the last update grew, and which of the weights grown earlier are still active."""
+        """Take down what the last update grew, and which of the weights grown earlier are still active.
+
+        Args:
+            group: The layers of one method.
+        """
         # Row u: weights grown by update u, and how many of them were active 1, 3, 10 updates later.
         table = group.state.get("survival", torch.zeros(1, 1 + len(AFTER), dtype=torch.int64))
         last = len(table) - 1  # the update that made the masks as they are; 0: attach

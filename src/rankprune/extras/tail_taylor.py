@@ -39,7 +39,12 @@ class TailTaylor(Extra):
 
 
 def unit_and_tail(weight: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """W̄ and R, from the closed form of the rank gradient, −(2/n)(R − ρ W̄), whose norm is (2/n) sqrt(ρ (1 − ρ))."""
+    """W̄ and R, from the closed form of the rank gradient, −(2/n)(R − ρ W̄), whose norm is (2/n) sqrt(ρ (1 − ρ)).
+
+    Args:
+        weight: W, with one row per output unit.
+        delta: δ̃, the share of energy beyond the rank k.
+    """
     norm = weight.norm()
     if not float(norm):
         return torch.zeros_like(weight), torch.zeros_like(weight)

@@ -19,18 +19,42 @@ class BadCode(ValueError):
 
 
 def best(indices: Indices, size: int) -> tuple[str, int, bytes]:
-    """The shortest code of these indices: its name, its parameter, its bytes."""
+    """The shortest code of these indices: its name, its parameter, its bytes.
+
+    Args:
+        indices: The positions of the non-zeros, rising.
+        size: Entries of the tensor.
+    """
     gaps = _gaps(indices)
     name, k = min(candidates(indices.size, size), key=lambda code: _length(code[0], code[1], gaps, size))
     return name, k, encode(name, k, indices, size)
 
 
 def encode(name: str, parameter: int, indices: Indices, size: int) -> bytes:
+    """The bytes of a code.
+
+    Args:
+        name: Of the code.
+        parameter: Its parameter.
+        indices: The positions of the non-zeros, rising.
+        size: Entries of the tensor.
+    """
     return _ENCODERS[name](indices, size, parameter)
 
 
 def decode(name: str, parameter: int, data: bytes, count: int, size: int) -> Indices:
-    """`count` indices, strictly rising and below `size`; anything else is a BadCode."""
+    """`count` indices, strictly rising and below `size`; anything else is a BadCode.
+
+    Args:
+        name: Of the code.
+        parameter: Its parameter.
+        data: The bytes.
+        count: How many indices they hold.
+        size: Entries of the tensor.
+
+    Raises:
+        BadCode: The bytes are something else.
+    """
     if not 0 <= count <= size:
         raise BadCode(f"{count} non-zeros of {size}")
     if name not in _DECODERS:
@@ -44,7 +68,12 @@ def decode(name: str, parameter: int, data: bytes, count: int, size: int) -> Ind
 
 
 def candidates(count: int, size: int) -> list[tuple[str, int]]:
-    """Codes worth trying for so many non-zeros: name and parameter."""
+    """Codes worth trying for so many non-zeros: name and parameter.
+
+    Args:
+        count: How many non-zeros.
+        size: Entries of the tensor.
+    """
     mean = size / max(count, 1)
     bits = max(0, int(np.log2(max(mean * 0.69, 1))))  # the best Rice parameter is near log2 of the median gap
     rice = [("rice", k) for k in sorted({max(bits - 1, 0), bits, bits + 1})]

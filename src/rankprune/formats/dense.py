@@ -18,7 +18,10 @@ from .sparse import ABOUT, need_dense
 def save_dense(model: nn.Module, path: str | Path, *, about: Mapping[str, Any] | None = None) -> None:
     """Write every entry of the state dict under its own name; the old file stays until the new one is complete.
 
-    `about` is kept in the file's metadata: plain values that say which model the weights are of.
+    Args:
+        model: The network.
+        path: The file to write.
+        about: Plain values to keep in the file's metadata, which say what model the weights are of.
     """
     # Copies: the format has no ties, and a tied weight must be found under both names.
     entries = model.state_dict().items()

@@ -31,8 +31,18 @@ class Disagreement(RuntimeError):
 def save_onnx(model: nn.Module, example: Tensor, path: str | Path, *, sparse_initializer: bool = False) -> float:
     """Write a model in evaluation mode for any batch size; the old file stays until the new one is checked.
 
-    With `sparse_initializer`, weights below a third of density are stored as their non-zeros. Returns the largest
-    difference of ONNX Runtime's outputs from torch's, as a share of the outputs' scale.
+    Args:
+        model: The network.
+        example: An input.
+        path: The file to write.
+        sparse_initializer: Whether weights below a third of density are stored as their non-zeros.
+
+    Returns:
+        The largest difference of ONNX Runtime's outputs from torch's, as a share of the outputs' scale.
+
+    Raises:
+        Disagreement: The difference is too large; nothing is written.
+        ValueError: The file would be larger than the format allows.
     """
     need("onnxruntime", "onnx", "Checking an ONNX file")
     proto = to_onnx(model, example, free_batch=True)
@@ -49,7 +59,13 @@ def save_onnx(model: nn.Module, example: Tensor, path: str | Path, *, sparse_ini
 
 
 def to_onnx(model: nn.Module, example: Tensor, *, free_batch: bool) -> Any:
-    """The model as an onnx.ModelProto, for inputs of the example's shape, or of any batch size."""
+    """The model as an onnx.ModelProto, for inputs of the example's shape, or of any batch size.
+
+    Args:
+        model: The network.
+        example: An input.
+        free_batch: Whether the batch size is left open.
+    """
     need("onnx", "onnx", "An ONNX file")
     need("onnxscript", "onnx", "An ONNX file")
     if free_batch:  # a batch of one would be taken for a constant
@@ -73,7 +89,11 @@ def to_onnx(model: nn.Module, example: Tensor, *, free_batch: bool) -> Any:
 
 
 def sparsify(proto: Any) -> None:
-    """Move initializers that are smaller as (value, index) pairs to the graph's sparse_initializer, in place."""
+    """Move initializers that are smaller as (value, index) pairs to the graph's sparse_initializer, in place.
+
+    Args:
+        proto: An onnx.ModelProto.
+    """
     onnx = need("onnx", "onnx", "An ONNX file")
     kept = []
     for tensor in proto.graph.initializer:
@@ -97,7 +117,13 @@ def sparsify(proto: Any) -> None:
 
 
 def difference(model: nn.Module, example: Tensor, data: bytes) -> float:
-    """The largest difference of ONNX Runtime's outputs from torch's, for 1 and 3 images, as a share of their scale."""
+    """The largest difference of ONNX Runtime's outputs from torch's, for 1 and 3 images, as a share of their scale.
+
+    Args:
+        model: The network.
+        example: An input.
+        data: The ONNX file.
+    """
     ort = need("onnxruntime", "onnx", "Checking an ONNX file")
     options = ort.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

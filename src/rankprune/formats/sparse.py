@@ -43,8 +43,18 @@ def save(
 ) -> None:
     """Write a model (or a state dict); the old file stays until the new one is complete.
 
-    `values` may store the non-zeros of sparse tensors in half precision; "exact" is lossless to the bit. `about` is
-    kept with the weights: plain values that say which model they are of (`read_about`).
+    Args:
+        model: The network, or its state dict.
+        path: The file to write.
+        values: "exact" is lossless to the bit; "float16" and "bfloat16" store the non-zeros of sparse tensors in half
+            precision.
+        about: Plain values to keep with the weights, which say what model they are of (`read_about`).
+
+    Raises:
+        ValueError: `values` is unknown, or an entry cannot be stored.
+
+    Example:
+        rp.save(model, "model.sparse.safetensors")
     """
     if values not in get_args(Values):
         raise ValueError(f"values={values!r} is unknown: use 'exact', 'float16' or 'bfloat16'")
@@ -80,7 +90,15 @@ def save(
 
 
 def need_dense(name: str, tensor: Any) -> Tensor:
-    """An entry of a state dict that a file can hold, or a sentence that names it."""
+    """An entry of a state dict that a file can hold, or a sentence that names it.
+
+    Args:
+        name: Its name.
+        tensor: The entry.
+
+    Raises:
+        ValueError: A file cannot hold it.
+    """
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
         kind = f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
         raise ValueError(f"{name} is no dense tensor with numbers in it ({kind}): leave it out of the state dict")
@@ -90,13 +108,21 @@ def need_dense(name: str, tensor: Any) -> Tensor:
 
 
 def is_ours(path: str | Path) -> bool:
-    """Whether a safetensors file was written by `save`."""
+    """Whether a safetensors file was written by `save`.
+
+    Args:
+        path: The file.
+    """
     with _opened(path) as file:
         return _KEY in (file.metadata() or {})
 
 
 def read_about(path: str | Path) -> Any:
-    """What `save` was given as `about`, or None; of a file from elsewhere, so that it is to be checked."""
+    """What `save` was given as `about`, or None; of a file from elsewhere, so that it is to be checked.
+
+    Args:
+        path: The file.
+    """
     try:
         with _opened(path) as file:
             metadata = file.metadata() or {}
@@ -158,7 +184,16 @@ class TooLarge(ValueError):
 
 
 def fill(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Load a state dict into a model, or say in one sentence why it does not fit."""
+    """Load a state dict into a model, or say in one sentence why it does not fit.
+
+    Args:
+        model: The network.
+        state: The state dict.
+        path: Where it comes from, for the message.
+
+    Raises:
+        ValueError: It does not fit.
+    """
     own = model.state_dict()
     if odd := sorted(own.keys() ^ state.keys()):
         where = "the file" if odd[0] in state else "the model"
@@ -175,6 +210,10 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor]) -> None:
 
     Files do not hold the versions of modules that `state_dict` has beside its tensors, and without them some modules
     (torchvision's MNASNet) refuse to load: the model's own are taken.
+
+    Args:
+        model: The network.
+        state: The state dict.
     """
     complete = OrderedDict(state)
     complete._metadata = getattr(model.state_dict(), "_metadata", None)  # type: ignore[attr-defined]

@@ -22,6 +22,13 @@ def attach(
     """`rankprune.attach` on what `accelerator.prepare` returned; its state then is in `save_state` and `load_state`.
 
     Not by `register_for_checkpointing`, which unpickles what it loads.
+
+    Args:
+        accelerator: The accelerator.
+        model: The model that `prepare` returned.
+        optimizer: The optimizer that `prepare` returned.
+        method: As for `rankprune.attach`.
+        options: Other arguments of `rankprune.attach`.
     """
     sparsifier = core.attach(model, optimizer, method, **options)
 
@@ -37,5 +44,11 @@ def attach(
 
 
 def log(accelerator: Accelerator, sparsifier: core.Sparsifier, step: int | None = None) -> None:
-    """Target and actual sparsity to the accelerator's trackers; on every rank, as sharded masks are counted by all."""
+    """Target and actual sparsity to the accelerator's trackers; on every rank, as sharded masks are counted by all.
+
+    Args:
+        accelerator: The accelerator.
+        sparsifier: The sparsifier.
+        step: The step to log at; None: the sparsifier's.
+    """
     accelerator.log(logged(sparsifier), step=sparsifier.step if step is None else step)

@@ -14,7 +14,13 @@ FILE = "rankprune.pt"
 
 
 def save(sparsifier: Sparsifier, folder: str | Path, writer: bool = True) -> None:
-    """Call it on every rank (sharded masks are gathered); only the `writer` touches the disk."""
+    """Call it on every rank (sharded masks are gathered); only the `writer` touches the disk.
+
+    Args:
+        sparsifier: The sparsifier.
+        folder: The folder of the checkpoint.
+        writer: Whether this rank writes.
+    """
     state = sparsifier.state_dict()
     if writer:
         buffer = io.BytesIO()
@@ -23,6 +29,12 @@ def save(sparsifier: Sparsifier, folder: str | Path, writer: bool = True) -> Non
 
 
 def restore(sparsifier: Sparsifier, folder: str | Path) -> None:
+    """Load the state that `save` wrote.
+
+    Args:
+        sparsifier: The sparsifier.
+        folder: The folder of the checkpoint.
+    """
     path = Path(folder) / FILE
     if not path.is_file():
         raise ValueError(f"{path} is missing, so its masks are unknown: resume from a checkpoint that has the file")
@@ -30,4 +42,9 @@ def restore(sparsifier: Sparsifier, folder: str | Path) -> None:
 
 
 def logged(sparsifier: Sparsifier) -> dict[str, float]:
+    """Target and actual sparsity, as numbers to log.
+
+    Args:
+        sparsifier: The sparsifier.
+    """
     return {"target_sparsity": sparsifier.target, "sparsity": sparsifier.sparsity}

@@ -27,7 +27,11 @@ class SparsityCallback(TrainerCallback):
         self.sparsifier: Sparsifier | None = None
 
     def add_to(self, trainer: Any) -> None:
-        """Instead of `callbacks=[...]`: before the trainer's reporters, so that they see the sparsity as well."""
+        """Instead of `callbacks=[...]`: before the trainer's reporters, so that they see the sparsity as well.
+
+        Args:
+            trainer: The trainer.
+        """
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -40,10 +40,10 @@ class ACDC(Score, PhasesKeywords):
         group.budget = group.total
         for layer in group.layers:
             layer.mask.fill_(True)
-        restart_momentum(group)
+        _restart_momentum(group)
 
 
-def restart_momentum(group: Group) -> None:
+def _restart_momentum(group: Group) -> None:
     """Zero the first moments of all parameters: new tensors, since a loaded checkpoint may share the old ones."""
     for optimizer in group.optimizers:
         for state in optimizer.state.values():

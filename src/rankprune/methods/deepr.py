@@ -61,27 +61,27 @@ class DeepR(Method, EveryStepKeywords):
 
     def update(self, group: Group) -> None:
         for layer in group.layers:
-            theta = self.walked(layer)
+            theta = self._walked(layer)
             if not self.soft:
-                self.rewire(group, layer, theta)
+                self._rewire(group, layer, theta)
             elif group.step < group.plan.steps[-1]:
-                self.show(layer, theta, theta > 0)
+                self._show(layer, theta, theta > 0)
             else:
-                self.show(layer, theta, group.keep(layer, lambda _: theta.clone(), layer.state["count"]))  # noqa: B023
+                self._show(layer, theta, group.keep(layer, lambda _: theta.clone(), layer.state["count"]))  # noqa: B023
         group.budget = group.spent()
 
-    def walked(self, layer: PrunableLayer) -> Tensor:
+    def _walked(self, layer: PrunableLayer) -> Tensor:
         """θ after decay and noise: of the active ones, and of the dormant ones too where these walk (soft)."""
         theta, rate, scale = layer.state["sign"] * layer.weight, layer.lr, value_at(self.noise, layer.step)
         theta.sub_(rate * self.l1)
-        wall = self.wall(layer, rate, scale) if self.soft else 0.0
+        wall = self._wall(layer, rate, scale) if self.soft else 0.0
         if self.soft:
             theta = torch.where(layer.mask, theta, self._rescaled(layer, wall))
         if scale:
             theta.add_(layer.normal("walk"), alpha=rate * scale)
         return theta.clamp_min_(-wall) if self.soft else theta
 
-    def wall(self, layer: PrunableLayer, rate: float, scale: float) -> float:
+    def _wall(self, layer: PrunableLayer, rate: float, scale: float) -> float:
         """Where dormant θ are stopped: mass 1/β above 0 (density exp(-βθ), β = l1/T, T = lr σ²/2) and `wall` below."""
         share = layer.state["count"] / layer.numel
         return (1 - share) / share * rate * scale**2 / (2 * self.l1)
@@ -94,17 +94,17 @@ class DeepR(Method, EveryStepKeywords):
         layer.state["wall"] = wall
         return layer.state["theta"] * (wall / previous)
 
-    def rewire(self, group: Group, layer: PrunableLayer, theta: Tensor) -> None:
+    def _rewire(self, group: Group, layer: PrunableLayer, theta: Tensor) -> None:
         """Dormant where θ <= 0; as many wake, anywhere, with their own sign and almost 0."""
         alive = layer.mask & (theta > 0)
         missing = layer.state["count"] - layer.count(alive)
-        self.show(layer, theta, alive)
+        self._show(layer, theta, alive)
         if missing:
             layer.apply_mask_to_weight_and_state()  # one that wakes at once has no momentum left
             woken = group.keep(layer, PrunableLayer.random, missing, without=alive)
-            self.show(layer, theta.masked_fill_(woken, 0.0), alive | woken)
+            self._show(layer, theta.masked_fill_(woken, 0.0), alive | woken)
 
-    def show(self, layer: PrunableLayer, theta: Tensor, mask: Tensor) -> None:
+    def _show(self, layer: PrunableLayer, theta: Tensor, mask: Tensor) -> None:
         layer.mask.copy_(mask)
         layer.weight.copy_(layer.state["sign"] * theta.clamp_min(NEWBORN))
         layer.apply_mask(layer.weight)

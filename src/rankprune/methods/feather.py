@@ -31,8 +31,8 @@ class Feather(Thresholded, RampKeywords):
     theta: float | None = None
 
     def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
-        return torch.where(layer.mask, grad, grad * self.below())
+        return torch.where(layer.mask, grad, grad * self._below())
 
-    def below(self) -> float:
+    def _below(self) -> float:
         assert self.sparsity is not None
         return self.theta if self.theta is not None else 1.0 if self.sparsity <= 0.95 else 0.5

@@ -55,7 +55,7 @@ class GraSP(Score):
         first = [torch.zeros_like(layer.weight) for layer in group.layers]
         second = [torch.zeros_like(layer.weight) for layer in group.layers]
         with probing(group, training=True) as model:
-            held = [part for batch in batches(group, self.batches) for part in split(batch, self.parts)]
+            held = [part for batch in batches(group, self.batches) for part in _split(batch, self.parts)]
 
             def grads(inputs: Tensor, targets: Tensor, create_graph: bool = False) -> tuple[Tensor, ...]:
                 assert group.loss_fn is not None
@@ -74,7 +74,7 @@ class GraSP(Score):
         super().update(group)
 
 
-def split(batch: tuple[Any, Any], parts: int) -> list[tuple[Any, Any]]:
+def _split(batch: tuple[Any, Any], parts: int) -> list[tuple[Any, Any]]:
     """Equal parts of a batch of tensors, as many as it has samples for; whole where it is made of something else."""
     inputs, targets = batch
     if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)) or len(inputs) != len(targets):

@@ -32,7 +32,7 @@ class Rewinding(Plan):
     rewind: Step = 0.05
 
     def steps(self, run: Run) -> Sequence[int]:
-        point, cuts = self.rewind_point(run), self.cuts(run)
+        point, cuts = self.rewind_point(run), self._cuts(run)
         last = point + (run.total_steps - point) * cuts // (cuts + 1)
         if last <= point:
             raise ValueError(f"lth cannot rewind to step {point} within total_steps={run.total_steps}: lower rewind")
@@ -47,7 +47,7 @@ class Rewinding(Plan):
             return left_after(run.total, run.final, done, cuts)
         return max(run.final, cut_share(run.total, self.rate, done))
 
-    def cuts(self, run: Run) -> int:
+    def _cuts(self, run: Run) -> int:
         """How many prunings there are."""
         if self.rounds is not None:
             check_rounds(self.rounds)
@@ -56,11 +56,15 @@ class Rewinding(Plan):
         return rounds_at_rate(run.sparsity, self.rate)
 
     def rewind_point(self, run: Run) -> int:
-        """The step k to rewind to. With a share r of one training of S steps: k = r S and S + cuts (S - k) = total."""
+        """The step k to rewind to. With a share r of one training of S steps: k = r S and S + cuts (S - k) = total.
+
+        Args:
+            run: The training.
+        """
         if isinstance(self.rewind, int):
             return as_step(self.rewind, run.total_steps, "rewind")
         share = as_step(self.rewind, 10**6, "rewind") / 10**6
-        return int(share * run.total_steps / (1 + self.cuts(run) * (1 - share)))
+        return int(share * run.total_steps / (1 + self._cuts(run) * (1 - share)))
 
 
 @plan_keywords(kw_only=True)
@@ -89,25 +93,29 @@ class LTH(Score, RewindingKeywords):
     plan: Rewinding = Rewinding()
 
     def rewind_point(self, total_steps: int) -> int:
-        """The step that each training but the first begins at."""
+        """The step that each training but the first begins at.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+        """
         return self.plan.rewind_point(self.run(total_steps))
 
     def start(self, group: Group) -> None:
         if not self.rewind_point(group.total_steps):
-            remember(group)
+            _remember(group)
 
     def update(self, group: Group) -> None:
         if self.rewind_point(group.total_steps) and group.plan.done(group.step) == 1:
-            remember(group)
+            _remember(group)
             return
         super().update(group)
-        rewind(group)
+        _rewind(group)
 
     def score(self, layer: PrunableLayer) -> Tensor:
         return layer.weight.abs()
 
 
-def others(group: Group) -> Iterator[tuple[str, Tensor]]:
+def _others(group: Group) -> Iterator[tuple[str, Tensor]]:
     """Parameters and buffers of the model that are no prunable weight of this group."""
     assert group.model is not None
     mine = {id(layer.parameter) for layer in group.layers}
@@ -115,28 +123,28 @@ def others(group: Group) -> Iterator[tuple[str, Tensor]]:
     yield from ((f"buffer/{canonical(n)}", b) for n, b in group.model.named_buffers())
 
 
-def remember(group: Group) -> None:
+def _remember(group: Group) -> None:
     for layer in group.layers:
         layer.state["rewind"] = layer.weight.clone()
-    for name, tensor in others(group):
+    for name, tensor in _others(group):
         group.state[name] = sharded(tensor.detach(), name).gather(local(tensor.detach())).clone()
 
 
-def rewind(group: Group) -> None:
+def _rewind(group: Group) -> None:
     """All as it was at the rewind point; the core then hides what the new masks cut."""
     for layer in group.layers:
         layer.weight.copy_(layer.state["rewind"])
-    for name, tensor in others(group):
-        if not masked_elsewhere(tensor):
+    for name, tensor in _others(group):
+        if not _masked_elsewhere(tensor):
             value = group.state[name].to(tensor.device)
             local(tensor.detach()).copy_(sharded(tensor.detach(), name).scatter(value))
     for optimizer in group.optimizers:
         for parameter in [p for g in optimizer.param_groups for p in g["params"]]:
-            if not masked_elsewhere(parameter) or any(parameter is layer.parameter for layer in group.layers):
+            if not _masked_elsewhere(parameter) or any(parameter is layer.parameter for layer in group.layers):
                 optimizer.state.pop(parameter, None)
 
 
-def masked_elsewhere(tensor: Tensor) -> bool:
+def _masked_elsewhere(tensor: Tensor) -> bool:
     """Whether a sparsifier has its masks on this parameter: that of another method, where it is not one of ours."""
     hooks = tensor._post_accumulate_grad_hooks if isinstance(tensor, nn.Parameter) else None
     return any(isinstance(hook, GradientMask) for hook in (hooks or {}).values())

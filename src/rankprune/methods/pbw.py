@@ -42,7 +42,7 @@ class PBW(Score, RoundsKeywords):
     def update(self, group: Group) -> None:
         if self.threshold == "std":
             for layer in group.layers:
-                layer.temp["deviation"] = deviation(layer)
+                layer.temp["deviation"] = _deviation(layer)
         super().update(group)
 
     def score(self, layer: PrunableLayer) -> Tensor:
@@ -50,7 +50,7 @@ class PBW(Score, RoundsKeywords):
         return size if spread is None else size.div_(spread)
 
 
-def deviation(layer: PrunableLayer) -> Tensor:
+def _deviation(layer: PrunableLayer) -> Tensor:
     """Standard deviation of the active weights of a layer; 1 where it is 0."""
     active = layer.whole(layer.weight)[layer.whole(layer.mask.to(torch.uint8)).bool()]
     return active.std(correction=0) if active.unique().numel() > 1 else torch.ones_like(active.sum())

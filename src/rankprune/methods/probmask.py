@@ -92,7 +92,7 @@ class ProbMask(Latent, SoftRampKeywords):
 
     def update(self, group: Group) -> None:
         if group.step >= group.plan.reached:
-            return self.fix(group)
+            return self._fix(group)
         temperature = 1 / (0.97 * (1 - group.step / group.plan.reached) + 0.03)
         for layer in group.layers:
             self.train(layer, group)
@@ -105,7 +105,12 @@ class ProbMask(Latent, SoftRampKeywords):
             layer.state["temperature"] = temperature
 
     def train(self, layer: PrunableLayer, group: Group) -> None:
-        """One step of Adam on the probabilities."""
+        """One step of Adam on the probabilities.
+
+        Args:
+            layer: The layer.
+            group: The layers that the method works on.
+        """
         slope = layer.state["slope"].mul_(layer.state.get("temperature", 1.0))
         mean = layer.state["mean"].lerp_(slope, 0.1) / (1 - 0.9**group.step)
         square = layer.state["square"].lerp_(slope.square(), 0.001) / (1 - 0.999**group.step)
@@ -114,11 +119,19 @@ class ProbMask(Latent, SoftRampKeywords):
         slope.zero_()
 
     def first_rate(self, group: Group) -> float:
-        """The authors' 6e-3 in 60,000 steps; in fewer, so much more that probabilities can still reach 0 and 1."""
+        """The authors' 6e-3 in 60,000 steps; in fewer, so much more that probabilities can still reach 0 and 1.
+
+        Args:
+            group: The layers that the method works on.
+        """
         return min(6e-3 * max(6e4 / group.total_steps, 1.0), 0.3) if self.score_lr is None else self.score_lr
 
     def expected(self, group: Group) -> float:
-        """The budget of this step: all until `prune_start`, the final one from `prune_end` on."""
+        """The budget of this step: all until `prune_start`, the final one from `prune_end` on.
+
+        Args:
+            group: The layers that the method works on.
+        """
         first, last = self.plan.ramp(group.total_steps)
         return cubic(group.total, group.final, last - first)(group.step - first)
 
@@ -127,7 +140,7 @@ class ProbMask(Latent, SoftRampKeywords):
         chance, size = layer.state["probability"], layer.state["latent"].abs()
         return torch.where(chance >= 1, 1 + size, torch.where(chance <= 0, -1 / (1 + size), chance))
 
-    def fix(self, group: Group) -> None:
+    def _fix(self, group: Group) -> None:
         super().update(group)
         for layer in group.layers:
             layer.state["soft"] = torch.ones_like(layer.weight)
@@ -136,11 +149,21 @@ class ProbMask(Latent, SoftRampKeywords):
 
 
 def logit(x: Tensor) -> Tensor:
+    """log(x / (1 - x)), finite at 0 and 1.
+
+    Args:
+        x: Probabilities.
+    """
     return (x + EPS).log() - (1 - x + EPS).log()
 
 
 def project(layers: Sequence[PrunableLayer], budget: float) -> None:
-    """The nearest point of {0 <= s <= 1, Σ cost · s <= budget}: s - v · cost, clamped, with one v >= 0 for all."""
+    """The nearest point of {0 <= s <= 1, Σ cost · s <= budget}: s - v · cost, clamped, with one v >= 0 for all.
+
+    Args:
+        layers: Layers that share the budget; their probabilities are changed in place.
+        budget: The most that the probabilities may sum to, in weights (or MACs).
+    """
 
     def total(shift: float) -> float:
         sums = [(s.state["probability"] - shift * s.cost).clamp_(0, 1).sum(dtype=torch.float64) for s in layers]

@@ -33,5 +33,9 @@ class RigL(DropGrow, PeriodicKeywords):
 
         Other settings may be given as `changes`. Liu et al. 2021 also train with larger batches and for longer, since
         both let more weights be explored reliably; `Sparsifier.explored` is their rate R_s.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+            changes: Other settings.
         """
         return cls(**{**itop_settings(4_000, total_steps), **changes})

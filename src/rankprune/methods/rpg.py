@@ -115,7 +115,11 @@ class RPG(DropGrow, GradualKeywords):
                 yield layer, noise_like(layer, term, where(layer), step) if self.rank_signal == "noise" else term
 
     def steered(self, layers: Sequence[PrunableLayer]) -> list[PrunableLayer]:
-        """The layers that the rank loss is taken of."""
+        """The layers that the rank loss is taken of.
+
+        Args:
+            layers: The layers to choose from.
+        """
         return [layer for layer in layers if self.rank_layers == "all" or layer.kind == "conv"]
 
     def coefficients(self) -> tuple[Value | str, Value]:

@@ -88,14 +88,23 @@ class SAFE(Latent, ProjectAtKeywords):
     # -- the timetable ----------------------------------------------------------------------------------------------
 
     def period(self, total_steps: int) -> int:
-        """Steps between two updates of z and u: the authors' 32 where that makes 50, else what makes about 100."""
+        """Steps between two updates of z and u: the authors' 32 where that makes 50, else what makes about 100.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+        """
         if self.dual_every is not None:
             return self.dual_every
         last = self.updates(total_steps)[-1]
         return 32 if last >= 50 * 32 else min(max(last // 100, 1), 32)
 
     def strength(self, step: int, total_steps: int) -> float:
-        """λ of an optimizer step (from 1)."""
+        """λ of an optimizer step (from 1).
+
+        Args:
+            step: The optimizer step, from 1.
+            total_steps: Optimizer steps of the training.
+        """
         lam = self.lam
         if lam is None:
             lam = min(1e-3 * max(AUTHORS_STEPS / total_steps, 1.0), STRONGEST)
@@ -124,21 +133,25 @@ class SAFE(Latent, ProjectAtKeywords):
 
     def update(self, group: Group) -> None:
         if group.step >= group.plan.steps[-1]:
-            return self.cut(group)
+            return self._cut(group)
         due = group.step // self.period(group.total_steps)
         if due > group.state.get("splits", 0):  # one that met a value that is not finite is made up for
             group.state["splits"] = due
             self.split(group)
         group.budget = group.total
         kept = {layer: layer.temp["grad"] for layer in group.layers if "grad" in layer.temp}
-        scale = self.rho / length(kept)
+        scale = self.rho / _length(kept)
         for layer in group.layers:
             layer.state.pop("shift", None)
         for layer, grad in kept.items():
             layer.state["shift"] = grad.mul_(scale)
 
     def split(self, group: Group) -> None:
-        """z ← the nearest point to x + u within the budget; u ← x + u - z."""
+        """z ← the nearest point to x + u within the budget; u ← x + u - z.
+
+        Args:
+            group: The layers that the method works on.
+        """
 
         def wanted(layer: PrunableLayer) -> Tensor:
             return (layer.state["latent"] + layer.state["u"]).abs_()
@@ -149,7 +162,7 @@ class SAFE(Latent, ProjectAtKeywords):
             if group.step:  # at attach u stays 0
                 layer.state["u"] = whole - layer.state["z"]
 
-    def cut(self, group: Group) -> None:
+    def _cut(self, group: Group) -> None:
         super().update(group)
         for layer in group.layers:
             for key in ("z", "u", "shift"):
@@ -176,17 +189,17 @@ class SAFE(Latent, ProjectAtKeywords):
     def evaluate(self, group: Group, closure: Callable[[], Any]) -> Any:
         if not self.needs_closure(group):
             return closure()
-        return second_look(group, closure, lambda: self.climb(group))
+        return second_look(group, closure, lambda: self._climb(group))
 
-    def climb(self, group: Group) -> None:
+    def _climb(self, group: Group) -> None:
         """From x to x + ε, in the weights themselves."""
         found = {layer: layer.grad for layer in group.layers if layer.parameter.grad is not None}
-        scale = self.rho / length(found)
+        scale = self.rho / _length(found)
         for layer, grad in found.items():
             layer.weight.add_(grad * scale)
 
 
-def length(gradients: dict[PrunableLayer, Tensor]) -> float:
+def _length(gradients: dict[PrunableLayer, Tensor]) -> float:
     """The norm of all of them together; never 0."""
     squares = [(layer, grad.square().sum(dtype=torch.float64)) for layer, grad in gradients.items()]
     return math.sqrt(sum(float(layer.shards.sum(square)) for layer, square in squares)) + 1e-12

@@ -37,5 +37,9 @@ class SET(DropGrow, PeriodicKeywords):
         """SET-ITOP: an update in 1,500 steps, or 65 in a shorter training, each of half of every layer.
 
         Other settings may be given as `changes`. See `RigL.itop`.
+
+        Args:
+            total_steps: Optimizer steps of the training.
+            changes: Other settings.
         """
         return cls(**{**itop_settings(1_500, total_steps), **changes})

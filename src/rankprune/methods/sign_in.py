@@ -150,6 +150,11 @@ class SignIn(Latent, ResetsKeywords):
 
 
 def split(theta: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """The factors m > 0 and w with m w = θ and m² - w² = β."""
+    """The factors m > 0 and w with m w = θ and m² - w² = β.
+
+    Args:
+        theta: The weights θ.
+        beta: β, above 0.
+    """
     m = ((beta + (beta**2 + 4 * theta.square()).sqrt()) / 2).sqrt()
     return m, theta / m

@@ -52,7 +52,11 @@ class SNFS(Redistributing, SparseLearning, PeriodicKeywords):
 
 
 def momentum(layer: PrunableLayer) -> Tensor:
-    """SGD's momentum, Adam's m / (sqrt(v) + 1e-8), or the gradient where the optimizer keeps neither."""
+    """SGD's momentum, Adam's m / (sqrt(v) + 1e-8), or the gradient where the optimizer keeps neither.
+
+    Args:
+        layer: The layer.
+    """
     state = layer.optimizer.state.get(layer.parameter, {}) if layer.optimizer else {}
     if isinstance(buffer := state.get("momentum_buffer"), Tensor):
         return local(buffer)
@@ -62,6 +66,10 @@ def momentum(layer: PrunableLayer) -> Tensor:
 
 
 def mean_momentum(layer: PrunableLayer) -> float:
-    """Mean |momentum| over the active weights."""
+    """Mean |momentum| over the active weights.
+
+    Args:
+        layer: The layer.
+    """
     total = momentum(layer).abs().mul_(layer.mask).sum()
     return float(layer.shards.sum(total)) / max(layer.kept(), 1)

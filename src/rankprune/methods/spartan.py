@@ -82,16 +82,16 @@ class Spartan(Latent, LinearRampKeywords):
         last = group.plan.steps[-1]
         beta = linear(self.beta_start, self.beta_end, last)(group.step)
         if self.distribution == "global":
-            self.sharpen(group.layers, group.budget, beta)
+            self._sharpen(group.layers, group.budget, beta)
         else:
             for layer in group.layers:
-                self.sharpen([layer], layer.kept() * layer.cost, beta)
+                self._sharpen([layer], layer.kept() * layer.cost, beta)
         if group.step >= last:
             for layer in group.layers:
                 layer.state["latent"] = self.effective(layer)  # what the network sees does not jump
                 del layer.state["beta"], layer.state["threshold"]
 
-    def sharpen(self, layers: Sequence[PrunableLayer], budget: int, beta: float) -> None:
+    def _sharpen(self, layers: Sequence[PrunableLayer], budget: int, beta: float) -> None:
         """Set β and μ of layers that share a budget."""
         parts = [self.part(layer) for layer in layers]
         squares = [part.sum(part.values.square().sum(dtype=torch.float64)) for part in parts]
@@ -102,6 +102,11 @@ class Spartan(Latent, LinearRampKeywords):
             layer.state |= {"beta": beta, "threshold": mu}
 
     def part(self, layer: PrunableLayer) -> Part:
+        """What the soft top-k of a layer is computed from.
+
+        Args:
+            layer: The layer.
+        """
         return Part(layer.state["latent"].abs() / layer.cost, layer.cost, layer.shards)
 
     def effective(self, layer: PrunableLayer) -> Tensor:

@@ -34,6 +34,11 @@ class ST3(Thresholded, RampKeywords):
     sigma: bool = False
 
     def scale(self, layer: PrunableLayer) -> float:
+        """What the latents of a layer are multiplied by where layers are compared.
+
+        Args:
+            layer: The layer.
+        """
         return math.sqrt(sum(layer.shape)) if self.sigma else 1.0
 
     def score(self, layer: PrunableLayer) -> Tensor:
@@ -47,12 +52,12 @@ class ST3(Thresholded, RampKeywords):
         if not self.rescale:
             return shown
         size = layer.state["latent"].abs()
-        kept, whole = (filter_sums(layer, values) for values in (size * layer.mask, size))
+        kept, whole = (_filter_sums(layer, values) for values in (size * layer.mask, size))
         scale = 1.01 / (kept / whole.clamp_min(torch.finfo(size.dtype).tiny) + 0.01)
         return torch.where(layer.mask, shown * scale, 0.0)  # a NaN in a filter's sums stays inside the mask
 
 
-def filter_sums(layer: PrunableLayer, values: Tensor) -> Tensor:
+def _filter_sums(layer: PrunableLayer, values: Tensor) -> Tensor:
     """Sums over each filter: an output channel, the second dimension where the weight is transposed."""
     axis = 1 if layer.transposed else 0
     sums = values.sum(dim=[d for d in range(values.dim()) if d != axis], keepdim=True)

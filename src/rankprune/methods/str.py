@@ -71,15 +71,15 @@ class STR(Thresholded, RampKeywords):
 
     def update(self, group: Group) -> None:
         for layer in group.layers:
-            take_step(layer)
+            _take_step(layer)
         first, last = self.plan.ramp(group.total_steps)
         if group.step <= first and group.step < last:
             self.show(group)
             group.state["free"] = group.budget
         else:
-            self.cut_to(group, self.fallen(group))
+            self.cut_to(group, self._fallen(group))
 
-    def fallen(self, group: Group) -> int:
+    def _fallen(self, group: Group) -> int:
         """From the count the original had at `prune_start` along a cubic to the final one."""
         first, last = self.plan.ramp(group.total_steps)
         if group.step >= last:
@@ -87,7 +87,11 @@ class STR(Thresholded, RampKeywords):
         return round(cubic(group.state["free"], group.final, last - first)(group.step - first))
 
     def show(self, group: Group) -> None:
-        """What is above g(s) stays, at least the largest of a layer."""
+        """What is above g(s) stays, at least the largest of a layer.
+
+        Args:
+            group: The layers that the method works on.
+        """
         for layer in group.layers:
             layer.state["threshold"] = torch.sigmoid(layer.state["s"])
             layer.mask.copy_(layer.state["latent"].abs() > layer.state["threshold"])
@@ -98,7 +102,7 @@ class STR(Thresholded, RampKeywords):
         group.budget = group.spent()
 
 
-def take_step(layer: PrunableLayer) -> None:
+def _take_step(layer: PrunableLayer) -> None:
     """One step of s under its gradient, as the optimizer of the layer's weight would make it: SGD, or Adam."""
     settings: dict[str, Any] = layer.optimizer.param_groups[layer.param_group] if layer.optimizer else {}
     s, slope, decay, lr = layer.state["s"], layer.state["slope"], settings.get("weight_decay", 0.0), layer.lr

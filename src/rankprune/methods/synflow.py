@@ -60,7 +60,12 @@ class SynFlow(Score):
 
 
 def synaptic_flow(group: Group, inputs: Any) -> list[Tensor]:
-    """|w| · ∂R/∂|w| / R of each layer under its mask; in float64 where R leaves the range of float32."""
+    """|w| · ∂R/∂|w| / R of each layer under its mask; in float64 where R leaves the range of float32.
+
+    Args:
+        group: The layers that the method works on.
+        inputs: Inputs of the model, whose shapes and structure are used.
+    """
     narrow = torch.float64 if group.layers[0].weight.dtype == torch.float64 else torch.float32
     total, flows = _flow(group, inputs, narrow)
     if narrow != torch.float64 and not (bool(total.isfinite()) and float(total) > torch.finfo(narrow).tiny):

@@ -41,7 +41,7 @@ class TopKAST(Latent, EveryStepKeywords):
         if self.backward_sparsity is not None and not 0.0 <= self.backward_sparsity < 1.0:
             raise ValueError(f"backward_sparsity={self.backward_sparsity!r} is not in [0, 1): 0 trains all weights")
 
-    def backward_count(self, group: Group) -> int:
+    def _backward_count(self, group: Group) -> int:
         if self.backward_sparsity is None:
             return min(2 * group.final, group.total)
         count = kept(group.total, self.backward_sparsity)
@@ -54,7 +54,7 @@ class TopKAST(Latent, EveryStepKeywords):
         self.update(group)  # also where the plan begins dense: it sets B
 
     def update(self, group: Group) -> None:
-        count = self.backward_count(group)
+        count = self._backward_count(group)
         for layer in group.layers:
             layer.mask.fill_(True)
         wide = group.counts(self.score, count) if count < group.total else [layer.numel for layer in group.layers]

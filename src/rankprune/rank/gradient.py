@@ -26,15 +26,34 @@ _GRAM_BLOCKS = 4
 
 
 def rank_grad(W: Tensor, delta: float) -> Tensor:
-    """dL/dW in W's shape and dtype. Exactly zero where W is zero or non-finite, where k = 0, and on dead rows and
-    columns. Half precisions are worked in float32, and float32 in float64 where a tie or a closed gap asks for it."""
+    """The gradient dL/dW of the rank loss.
+
+    Half precisions are worked in float32, and float32 in float64 where a tie or a closed gap asks for it.
+
+    Args:
+        W: A weight of two or more dimensions; the first is that of the outputs.
+        delta: δ̃, the share of energy beyond the rank k that is aimed at.
+
+    Returns:
+        A tensor of W's shape and dtype: exactly zero where W is zero or not finite, where k = 0, and on dead rows and
+        columns.
+    """
     return rank_grads([W], delta)[0]
 
 
 def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
-    """`rank_grad` of each weight. On CPU the layers are shared by `torch.get_num_threads()` workers of one thread
-    each, the largest first, so the numbers do not depend on the number of threads; on other devices the layers of one
-    shape are one batch."""
+    """`rank_grad` of each weight.
+
+    On a CPU the layers are shared by `torch.get_num_threads()` workers of one thread each, the largest first, so the
+    numbers do not depend on the number of threads; on other devices the layers of one shape are one batch.
+
+    Args:
+        weights: Weights of two or more dimensions.
+        delta: δ̃, the share of energy beyond the rank k that is aimed at.
+
+    Returns:
+        A gradient for each, of its shape and dtype.
+    """
     out: list[Tensor] = list(weights)
     batches: dict[tuple, list[int]] = {}
     for i, W in enumerate(weights):
@@ -53,7 +72,11 @@ def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
 
 
 def cost(shape: Sequence[int]) -> int:
-    """Multiplications of one matrix's rank gradient, to compare layers by."""
+    """Multiplications of one matrix's rank gradient, to compare layers by.
+
+    Args:
+        shape: Rows and columns.
+    """
     m, n = sorted(shape)
     return m * m * (4 * m + 2 * n)
 

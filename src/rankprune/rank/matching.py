@@ -11,7 +11,11 @@ from .spectrum import matrix
 
 def structural_rank(mask: Tensor) -> int:
     """Size of a maximum matching between the rows and columns joined by non-zero entries of `mask`, a mask or a weight.
-    Hopcroft & Karp 1973, after a greedy start."""
+    Hopcroft & Karp 1973, after a greedy start.
+
+    Args:
+        mask: A matrix, of which only where it is zero matters.
+    """
     pattern = matrix(mask.detach()) != 0
     if pattern.shape[0] > pattern.shape[1]:
         pattern = pattern.T

@@ -67,7 +67,11 @@ class RankProfile:
 
 
 def prunable_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Each layer's weight once by parameter name, as a matrix with one row an output."""
+    """Each layer's weight once by parameter name, as a matrix with one row an output.
+
+    Args:
+        model: The network.
+    """
     names = {id(parameter): name for name, parameter in model.named_parameters()}  # a tied weight by its first
     seen: set[int] = set()
     for name, module in model.named_modules():
@@ -79,7 +83,15 @@ def prunable_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def profile(model: nn.Module, delta: float = 0.1) -> RankProfile:
-    """Ranks of every convolution, linear, attention and recurrent weight of `model`."""
+    """Ranks of every convolution, linear, attention and recurrent weight of `model`.
+
+    Args:
+        model: The network.
+        delta: δ of the delta-rank.
+
+    Returns:
+        One row per weight; prints as a table.
+    """
     weights = dict(prunable_weights(model))
     rows: dict[str, RankRow] = {}
 
@@ -111,7 +123,15 @@ def _row(name: str, M: Tensor, delta: float) -> RankRow:
 def feature_rank(model: nn.Module, batch: Tensor) -> dict[str, int]:
     """Rank of W X, the output of each convolution and linear layer on `batch` before its bias, with one row a channel:
     at most min(rank W, rank X). Values below the rounding of the output's dtype count as zero; a layer called several
-    times reports its last call. The model's mode is put back."""
+    times reports its last call. The model's mode is put back.
+
+    Args:
+        model: The network.
+        batch: Its input.
+
+    Returns:
+        The rank by name of the layer.
+    """
     ranks: dict[str, int] = {}
 
     def recorder(name: str) -> Callable[[nn.Module, tuple, Tensor], None]:

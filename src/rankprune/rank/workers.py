@@ -18,6 +18,13 @@ def assign_owners(costs: Sequence[float], count: int) -> list[int]:
     """Which of `count` processes works each job: the costliest first, each to the one with the least to do so far.
 
     The longest then takes at most 4/3 of the best possible time (Graham 1969). A pure function: all ranks agree.
+
+    Args:
+        costs: What each job costs.
+        count: How many processes there are.
+
+    Returns:
+        The process of each job.
     """
     load, found = [0.0] * count, [0] * len(costs)
     for job in sorted(range(len(costs)), key=lambda j: -costs[j]):
@@ -30,6 +37,11 @@ def share_out(work: Callable[[T], None], jobs: Iterable[T], cost: Callable[[T], 
     """Calls `work` on each job, the costliest first, by `torch.get_num_threads()` workers of one thread each.
 
     What a job computes then does not depend on the number of threads. The calling thread is one of the workers.
+
+    Args:
+        work: Does one job.
+        jobs: The jobs.
+        cost: What a job costs.
     """
     queue = sorted(jobs, key=lambda job: -cost(job))
     waiting = iter(queue)

@@ -17,6 +17,12 @@ def removal_costs(fisher: Tensor, weight: Tensor, active: Tensor, damping: float
     w²/(2 H_qq), H the inverse of the block, goes next; the others move by -(w_q/H_qq) H_q, and the inverse becomes that
     of what is left, H - H_q H_qᵀ/H_qq (Frantar & Alistarh 2022, lemma 1). The sum of the costs so far is what the
     removed one is given, so that a threshold on it cuts each block's sequence at one place. Inactive ones cost 0.
+
+    Args:
+        fisher: The Fisher matrix in blocks, (blocks, block, block).
+        weight: The weights, flat.
+        active: Which of them are not cut yet, flat.
+        damping: λ, added to the diagonal.
     """
     size = fisher.shape[-1]
     pieces = []
@@ -31,6 +37,12 @@ def removal_change(fisher: Tensor, weight: Tensor, cut: Tensor, damping: float) 
 
     The best the others can do, w_S + F_SS⁻¹ F_SQ w_Q with Q cut and S not. It is where one removal after the other ends
     too, in any order: each is the optimum given those before it.
+
+    Args:
+        fisher: The Fisher matrix in blocks, (blocks, block, block).
+        weight: The weights, flat.
+        cut: Which of them are removed, flat.
+        damping: λ, added to the diagonal.
     """
     size = fisher.shape[-1]
     pieces = []

@@ -21,7 +21,14 @@ _ENTRIES = 1 << 23  # of a double temporary: 64 MB
 
 
 def fisher_gradients(group: Group, masks: Mapping[PrunableLayer, Tensor], count: int, minibatch: int) -> list[Tensor]:
-    """Up to `count` gradients of the mean loss of `minibatch` samples each, as rows, under the masks, by layer."""
+    """Up to `count` gradients of the mean loss of `minibatch` samples each, as rows, under the masks, by layer.
+
+    Args:
+        group: The layers that the method works on.
+        masks: The masks to measure under, by layer.
+        count: How many gradients.
+        minibatch: Samples that each gradient is the mean of.
+    """
     rows = [layer.weight.new_zeros(count, layer.numel) for layer in masks]
     filled = 0
     for found in _gradients(group, masks, count, minibatch):
@@ -38,6 +45,13 @@ def fisher_blocks(
     """The blocks of mean g gᵀ over the same gradients, in double precision: blocks x block x block, by layer.
 
     They take 8 · block bytes for each weight whatever the number of gradients, which are not kept.
+
+    Args:
+        group: The layers that the method works on.
+        masks: The masks to measure under, by layer.
+        count: How many gradients.
+        minibatch: Samples that each gradient is the mean of.
+        block: Consecutive weights whose curvature is taken together.
     """
     sums: list[Tensor] = []
     for layer in masks:
@@ -95,7 +109,13 @@ def _each(gradient: Callable[..., Any], mine: dict[str, Tensor], parts: Sequence
 
 
 def inverse_diagonal(rows: Tensor, damping: float, block: int) -> Tensor:
-    """The diagonal of F⁻¹, in double precision."""
+    """The diagonal of F⁻¹, in double precision.
+
+    Args:
+        rows: Gradients, (count, weights).
+        damping: λ, added to the diagonal of F.
+        block: Consecutive weights whose curvature is taken together.
+    """
     pieces = []
     for g in _blocks(rows, block):
         m, size = g.shape[-2:]
@@ -109,7 +129,14 @@ def inverse_diagonal(rows: Tensor, damping: float, block: int) -> Tensor:
 
 
 def inverse_product(rows: Tensor, vector: Tensor, damping: float, block: int) -> Tensor:
-    """F⁻¹ times a vector, in double precision."""
+    """F⁻¹ times a vector, in double precision.
+
+    Args:
+        rows: Gradients, (count, weights).
+        vector: A value for each weight.
+        damping: λ, added to the diagonal of F.
+        block: Consecutive weights whose curvature is taken together.
+    """
     pieces = []
     columns = _cut(vector.unsqueeze(0), block).transpose(-2, -1)
     for g in _blocks(rows, block):
@@ -122,7 +149,12 @@ def inverse_product(rows: Tensor, vector: Tensor, damping: float, block: int) ->
 
 
 def in_blocks(values: Tensor, block: int) -> Tensor:
-    """Consecutive values (of the last dimension) in blocks; the last is filled with zeros, which F does not couple."""
+    """Consecutive values (of the last dimension) in blocks; the last is filled with zeros, which F does not couple.
+
+    Args:
+        values: The values, (..., n).
+        block: The length of a block.
+    """
     block = min(block, values.shape[-1])
     return torch.nn.functional.pad(values, (0, -values.shape[-1] % block)).unflatten(-1, (-1, block))
 

@@ -42,19 +42,39 @@ class FisherSurgery(Surgery):
 
     @abstractmethod
     def size(self, layer: PrunableLayer) -> int:
-        """Bytes of the curvature of a layer."""
+        """Bytes of the curvature of a layer.
+
+        Args:
+            layer: The layer.
+        """
 
     @abstractmethod
     def curvature(self, group: Group, masks: Mapping[PrunableLayer, Tensor]) -> list[Tensor]:
-        """The curvature of each layer, in the form that `importance` and `change` take."""
+        """The curvature of each layer, in the form that `importance` and `change` take.
+
+        Args:
+            group: The layers that the method works on.
+            masks: The masks to measure under, by layer.
+        """
 
     @abstractmethod
     def importance(self, layer: PrunableLayer, curvature: Tensor) -> Tensor:
-        """What the score is made of, flat; it becomes `layer.temp["inverse_diagonal"]`."""
+        """What the score is made of, flat; it becomes `layer.temp["inverse_diagonal"]`.
+
+        Args:
+            layer: The layer.
+            curvature: Its curvature.
+        """
 
     @abstractmethod
     def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
-        """What is subtracted from the weights, flat, when the mask has fallen from `before` to `layer.mask`."""
+        """What is subtracted from the weights, flat, when the mask has fallen from `before` to `layer.mask`.
+
+        Args:
+            layer: The layer.
+            before: Its mask before the pruning.
+            curvature: Its curvature.
+        """
 
     def update(self, group: Group) -> None:
         parts = [{layer: layer.mask.clone() for layer in part} for part in self.parts(group.layers)]
@@ -74,7 +94,11 @@ class FisherSurgery(Surgery):
             layer.weight.sub_(change.view(layer.shape).to(layer.weight))
 
     def parts(self, layers: Sequence[PrunableLayer]) -> list[list[PrunableLayer]]:
-        """The layers, in order, in groups whose curvature fits into `memory`."""
+        """The layers, in order, in groups whose curvature fits into `memory`.
+
+        Args:
+            layers: The layers.
+        """
         found: list[list[PrunableLayer]] = []
         held = 0
         for layer in layers:

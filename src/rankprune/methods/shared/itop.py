@@ -12,5 +12,9 @@ def itop_settings(every: int, total_steps: int) -> dict[str, Any]:
 
     A weight must be trained for long before it is compared with others, and all should get their turn: as many updates
     as fit with a long period. A shorter training has the authors' number of updates, a longer one more.
+
+    Args:
+        every: The authors' period.
+        total_steps: Optimizer steps of the training.
     """
     return {"every": min(every, max(1, total_steps * every // _STEPS)), "grow": 0.5, "update_end": 1.0}

@@ -28,7 +28,12 @@ class Factors:
     seen: bool = False  # whether the layer showed its inputs; else the weight's gradient stands in
 
     def with_inputs(self, inputs: Tensor, outputs: Tensor) -> None:
-        """Add input rows (samples x positions x n) and the gradients of the outputs they gave."""
+        """Add input rows (samples x positions x n) and the gradients of the outputs they gave.
+
+        Args:
+            inputs: Inputs, (samples, positions, n).
+            outputs: Gradients of the outputs, (samples, positions, m).
+        """
         rows, grads = inputs.flatten(0, 1), outputs.flatten(0, 1)
         self.a.addmm_(rows.mT, rows)
         self.g.addmm_(grads.mT, grads)
@@ -40,6 +45,9 @@ class Factors:
 
         Labels drawn from the model make gradients of mean zero (given the inputs), so those of different samples are
         uncorrelated and squares of their sum stand for sums of their squares.
+
+        Args:
+            gradient: The batch's gradient of the weight.
         """
         if not self.seen:
             self.a.addmm_(gradient.mT, gradient)
@@ -57,7 +65,12 @@ class Factors:
 
 
 def kronecker_factors(group: Group, count: int) -> list[tuple[Tensor, Tensor]]:
-    """A and G of each layer, from `count` batches with labels drawn from the model (the true Fisher), in eval mode."""
+    """A and G of each layer, from `count` batches with labels drawn from the model (the true Fisher), in eval mode.
+
+    Args:
+        group: The layers that the method works on.
+        count: How many batches.
+    """
     sums = {layer: _empty(layer) for layer in group.layers}
     with probing(group, training=False) as model:
         hooks = [s.module.register_forward_hook(_watch(sums[s])) for s in group.layers if _shows_inputs(s)]
@@ -79,7 +92,12 @@ def kronecker_factors(group: Group, count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def damped_inverse(matrix: Tensor, damping: float) -> Tensor:
-    """(M + ε I)⁻¹, ε the share `damping` of the mean of M's diagonal."""
+    """(M + ε I)⁻¹, ε the share `damping` of the mean of M's diagonal.
+
+    Args:
+        matrix: A symmetric positive semidefinite matrix M.
+        damping: The share of its mean diagonal that is added.
+    """
     mean = matrix.diagonal().mean().clamp_min(1e-30)
     damped = matrix + damping * mean * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     return torch.cholesky_inverse(torch.linalg.cholesky(damped))

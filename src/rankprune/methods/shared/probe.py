@@ -19,7 +19,14 @@ from rankprune.core.method import Group
 
 
 def refuse_shards(group: Group) -> None:
-    """Methods that differentiate the loss by themselves need whole weights."""
+    """Methods that differentiate the loss by themselves need whole weights.
+
+    Args:
+        group: The layers that the method works on.
+
+    Raises:
+        ValueError: One of them is sharded.
+    """
     if any(layer.shards for layer in group.layers):
         name = group.method.info.name
         raise ValueError(
@@ -29,6 +36,15 @@ def refuse_shards(group: Group) -> None:
 
 
 def check_batches(name: str, count: object) -> None:
+    """Check a setting that counts batches.
+
+    Args:
+        name: The method.
+        count: What was given.
+
+    Raises:
+        ValueError: It is not an int of 1 or more.
+    """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"{name} has batches={count!r}, which is not a number of batches: give an int of 1 or more")
 
@@ -38,8 +54,12 @@ def probing(group: Group, training: bool) -> Iterator[nn.Module]:
     """The bare model, in train or eval mode, with gradients on and random numbers keyed by (seed, step).
 
     Inside, use `torch.autograd.grad`: it leaves every `p.grad` alone and fires no hook of ours.
+
+    Args:
+        group: The layers that the method works on.
+        training: Whether the model is in training mode.
     """
-    model = bare(group)
+    model = _bare(group)
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(m, n, b, b.clone()) for m in model.modules() for n, b in m._buffers.items() if b is not None]
@@ -69,7 +89,7 @@ def probing(group: Group, training: bool) -> Iterator[nn.Module]:
             loader.set_state(drawn)
 
 
-def bare(group: Group) -> nn.Module:
+def _bare(group: Group) -> nn.Module:
     """The model without DDP (whose reducer must not see our passes) and without torch.compile."""
     model: Any = group.model
     while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
@@ -79,7 +99,12 @@ def bare(group: Group) -> nn.Module:
 
 
 def batches(group: Group, count: int | None = None) -> Iterator[tuple[Any, Any]]:
-    """The first `count` batches of the data, or all, on the model's device."""
+    """The first `count` batches of the data, or all, on the model's device.
+
+    Args:
+        group: The layers that the method works on, with their data.
+        count: How many batches; None: all.
+    """
     assert group.data is not None
     device = group.layers[0].weight.device
     number = 0
@@ -93,19 +118,30 @@ def batches(group: Group, count: int | None = None) -> Iterator[tuple[Any, Any]]
         raise ValueError(f"data gave {name} no batch: pass a list or a loader that can be gone through again")
 
 
-def weights(group: Group) -> list[nn.Parameter]:
+def _weights(group: Group) -> list[nn.Parameter]:
     return [layer.parameter for layer in group.layers]
 
 
 def gradients(loss: Tensor, group: Group, create_graph: bool = False) -> tuple[Tensor, ...]:
-    """Of the loss with respect to the group's weights; zeros where one takes no part."""
+    """Of the loss with respect to the group's weights; zeros where one takes no part.
+
+    Args:
+        loss: The loss.
+        group: The layers that the method works on.
+        create_graph: Whether the gradients are differentiated in turn.
+    """
     return torch.autograd.grad(
-        loss, weights(group), create_graph=create_graph, allow_unused=True, materialize_grads=True
+        loss, _weights(group), create_graph=create_graph, allow_unused=True, materialize_grads=True
     )
 
 
 def agree(group: Group, tensors: Sequence[Tensor]) -> None:
-    """Average over the processes of DDP, in place, so that all ranks choose the same masks from different data."""
+    """Average over the processes of DDP, in place, so that all ranks choose the same masks from different data.
+
+    Args:
+        group: The layers that the method works on.
+        tensors: What to average.
+    """
     model = group.model
     if not isinstance(model, DistributedDataParallel):
         return

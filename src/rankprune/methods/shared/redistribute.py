@@ -21,15 +21,29 @@ class Redistributing(DropGrow):
             raise ValueError(f"budget={self.budget!r} cannot hold while weights move between layers: use 'weights'")
 
     def stay(self, group: Group) -> list[int]:
-        """How many weights of each layer stay."""
+        """How many weights of each layer stay.
+
+        Args:
+            group: The layers that the method works on.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a stay(group)")
 
     def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
-        """What part of the freed weights each layer should grow."""
+        """What part of the freed weights each layer should grow.
+
+        Args:
+            group: The layers that the method works on.
+            stay: How many weights of each layer stay.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs shares(group, stay)")
 
     def room(self, group: Group, stay: Sequence[int]) -> list[int]:
-        """How many each layer can grow."""
+        """How many each layer can grow.
+
+        Args:
+            group: The layers that the method works on.
+            stay: How many weights of each layer stay.
+        """
         return [layer.numel - count for layer, count in zip(group.layers, stay)]
 
     def update(self, group: Group) -> None:
@@ -42,11 +56,22 @@ class Redistributing(DropGrow):
         self.adapt(group, freed)
 
     def adapt(self, group: Group, freed: int) -> None:
-        """Learn from how many were freed."""
+        """Learn from how many were freed.
+
+        Args:
+            group: The layers that the method works on.
+            freed: How many weights the update has freed.
+        """
 
 
 def share_out(shares: Sequence[float], total: int, room: Sequence[int]) -> list[int]:
-    """Integers that sum to `total`, in proportion to `shares` as far as there is room; overflow is shared again."""
+    """Integers that sum to `total`, in proportion to `shares` as far as there is room; overflow is shared again.
+
+    Args:
+        shares: What each should get, in any unit.
+        total: What is there to share out.
+        room: The most that each can take.
+    """
     amounts, full = [0.0] * len(room), set[int]()
     while True:
         free = [i for i in range(len(room)) if i not in full]

@@ -15,6 +15,11 @@ def second_look(group: Group, closure: Callable[[], Any], climb: Callable[[], No
 
     What the first run returns is returned. Both runs draw the same random numbers, buffers (BatchNorm's statistics)
     stay as the first run leaves them, and gradients that were accumulated before count in both.
+
+    Args:
+        group: The layers that the method works on.
+        closure: What `optimizer.step` was given.
+        climb: Moves the weights to where the gradient is taken.
     """
     model = group.model
     assert model is not None

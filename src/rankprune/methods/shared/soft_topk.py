@@ -27,9 +27,19 @@ class Part(NamedTuple):
     shards: Shards = Shards()
 
     def sum(self, sums: Tensor) -> Tensor:
+        """The sum over the ranks that share the tensor.
+
+        Args:
+            sums: The sums on this rank.
+        """
         return self.shards.sum(sums)
 
     def max(self, values: Tensor) -> float:
+        """The largest value over the ranks that share the tensor.
+
+        Args:
+            values: Values on this rank.
+        """
         found = values.max() if values.numel() else values.new_tensor(-torch.inf)  # a rank may hold no row
         return float(self.shards.max(found))
 
@@ -39,6 +49,13 @@ def price(parts: Sequence[Part], budget: float, beta: float, start: float = math
 
     `start` is a guess, such as the μ of the last step; `tolerance` is a share of the budget (sums of 32-bit shares are
     not much finer than the default).
+
+    Args:
+        parts: The tensors that share the budget.
+        budget: What they may spend together.
+        beta: β, the sharpness.
+        start: A first guess of μ.
+        tolerance: The error of the budget that is allowed, as a share.
     """
     total = sum(part.cost * int(part.sum(torch.tensor(part.values.numel()))) for part in parts)
     if budget >= total:
@@ -59,7 +76,13 @@ def price(parts: Sequence[Part], budget: float, beta: float, start: float = math
 
 
 def shares(values: Tensor, beta: float, mu: float) -> Tensor:
-    """m = σ(β (z - μ)); 1 where the price is -inf."""
+    """m = σ(β (z - μ)); 1 where the price is -inf.
+
+    Args:
+        values: z.
+        beta: β, the sharpness.
+        mu: μ, the price.
+    """
     return torch.sigmoid((values - mu) * beta)
 
 
@@ -68,6 +91,13 @@ def pull_back(part: Part, weight: Tensor, grad: Tensor, beta: float, mu: float) 
 
     From Σ c m = k: ∂μ/∂z_j = s_j/Σs with s = m (1 - m), so with a = grad · w, the gradient by m, that by z is
     β s (a - ā), ā the mean of a weighted by s.
+
+    Args:
+        part: The tensor, with its z.
+        weight: Its weights w.
+        grad: The gradient by w m(w).
+        beta: β, the sharpness.
+        mu: μ, the price.
     """
     share = shares(part.values, beta, mu)
     spread, pull = share * (1 - share), grad * weight

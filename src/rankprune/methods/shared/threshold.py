@@ -31,7 +31,12 @@ class Thresholded(Latent):
             raise ValueError(f"p={self.p!r} is no power: 1 is the soft threshold, 3 Feather's")
 
     def latent_at(self, layer: PrunableLayer, score: Tensor) -> Tensor:
-        """The size of latent whose score this is; 0 for the score -inf."""
+        """The size of latent whose score this is; 0 for the score -inf.
+
+        Args:
+            layer: The layer.
+            score: Scores, as `score` returns them.
+        """
         return score.clamp_min(0.0)
 
     def start(self, group: Group) -> None:
@@ -43,10 +48,15 @@ class Thresholded(Latent):
         self.cut_to(group, group.scheduled())
 
     def cut_to(self, group: Group, budget: int) -> None:
-        """Keep the best by score within this budget, and set the thresholds at the largest that does not stay."""
+        """Keep the best by score within this budget, and set the thresholds at the largest that does not stay.
+
+        Args:
+            group: The layers that the method works on.
+            budget: What they keep together, in weights (or MACs).
+        """
         self.keep_best(group, budget)
         cost = [layer.cost if self.budget == "macs" else 1 for layer in group.layers]
-        cut = [largest_cut(layer, self.score(layer)) / c for layer, c in zip(group.layers, cost)]
+        cut = [_largest_cut(layer, self.score(layer)) / c for layer, c in zip(group.layers, cost)]
         if self.distribution == "global":
             cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
         for layer, c, value in zip(group.layers, cost, cut):
@@ -69,7 +79,7 @@ class Thresholded(Latent):
         return torch.where(shrinks, small.copysign(values), values)
 
 
-def largest_cut(layer: PrunableLayer, score: Tensor) -> Tensor:
+def _largest_cut(layer: PrunableLayer, score: Tensor) -> Tensor:
     """The largest score outside the mask, over all ranks that share the layer; -inf where all stays."""
     cut = score.masked_fill(layer.mask, -torch.inf)
     found = cut.max() if cut.numel() else cut.new_tensor(-torch.inf)  # a rank may hold no row
