@@ -55,7 +55,7 @@ def explained(doc: str) -> set[str]:
     return set(re.findall(r"^    \*{0,2}(\w+): ", section[1], re.M)) if section else set()
 
 
-@pytest.mark.parametrize("name", modules())
+@pytest.mark.parametrize("name", list(modules()))
 def test_every_parameter_is_explained(name: str) -> None:
     if name in OPTIONAL:
         pytest.importorskip(name.rpartition(".")[2])
