@@ -13,6 +13,7 @@ from . import budget as budgets
 from .discover import find_layers, matches_name, survey
 from .method import Extra, Group, Method
 from .registry import create, create_extra, list_extras, method_info, settings_for
+from .schedules import check_count
 from .summary import Report
 
 FEW_UPDATES = 20  # below this, attach warns
@@ -58,8 +59,7 @@ def build_groups(
         ValueError: A setting is wrong, or there is nothing to prune.
     """
     model = sources.model
-    if isinstance(total_steps, bool) or not isinstance(total_steps, int) or total_steps < 1:
-        raise ValueError(f"total_steps={total_steps!r} is not a number of optimizer steps: give an int of 1 or more")
+    check_count(total_steps, "total_steps", "optimizer steps")
     if isinstance(method, Method) and None not in (sparsity, method.sparsity) and sparsity != method.sparsity:
         raise ValueError(
             f"sparsity={sparsity} is given beside a method object with sparsity={method.sparsity}: give one of them"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from .cost import DenseGradientAtUpdates, DenseGradientWhilePruning, TrainingCost
-from .rounds import check_rounds, evenly_spaced, left_after, rounds_at_rate
-from .schedules import Schedule, Step, as_step, check_every, choose_every, cubic, exponential
+from .rounds import evenly_spaced, left_after, rounds_at_rate
+from .schedules import Schedule, Step, as_step, check_count, choose_every, cubic, exponential
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Periodic(Plan):
         """
         if self.every is None:
             return choose_every(lambda every: len(self.spaced(every, run)), self.shortest_period(run))
-        check_every(self.every)
+        check_count(self.every, "every", "steps")
         return self.every
 
     def shortest_period(self, run: Run) -> int:
@@ -327,7 +327,7 @@ class Rounds(SpacedRounds):
     rounds: int = 5
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds)
+        check_count(self.rounds, "rounds", "rounds")
 
     def count(self, run: Run) -> int:
         return self.rounds

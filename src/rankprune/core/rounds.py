@@ -52,17 +52,3 @@ def rounds_at_rate(sparsity: float, rate: float) -> int:
     if not 0.0 < rate < 1.0:
         raise ValueError(f"rate={rate!r} is not between 0 and 1: 0.2 cuts a fifth of what is left each round")
     return max(1, math.ceil(math.log(1.0 - sparsity) / math.log(1.0 - rate) - 1e-9))
-
-
-def check_rounds(rounds: object, name: str = "rounds") -> None:
-    """Raise unless this is a number of rounds.
-
-    Args:
-        rounds: What was given.
-        name: The setting it was given as.
-
-    Raises:
-        ValueError: It is not an int of 1 or more.
-    """
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
-        raise ValueError(f"{name}={rounds!r} is not a number of rounds: give an int of 1 or more")

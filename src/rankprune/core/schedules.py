@@ -50,18 +50,19 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
     return found
 
 
-def check_every(every: object, name: str = "every") -> None:
-    """Raise unless this is a period in steps.
+def check_count(value: object, name: str, of: str) -> None:
+    """Raise unless a setting is a positive integer.
 
     Args:
-        every: What was given.
+        value: What was given.
         name: The setting it was given as.
+        of: What it counts, such as "steps".
 
     Raises:
         ValueError: It is not an int of 1 or more.
     """
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"{name}={every!r} is not a number of steps: give an int of 1 or more")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r} is not a number of {of}: give an int of 1 or more")
 
 
 def choose_every(updates: Callable[[int], int], shortest: int = 1) -> int:

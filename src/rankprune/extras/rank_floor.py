@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rankprune.core.method import Extra, Group, PrunableLayer, Score
-from rankprune.core.schedules import check_every, check_share
+from rankprune.core.schedules import check_count, check_share
 from rankprune.core.select import keep_largest
 
 
@@ -38,7 +38,7 @@ class RankFloor(Extra):
             raise ValueError(f"cover={self.cover!r} is unknown: use {', '.join(map(repr, _COVERS))}")
         check_share("share", self.share)
         check_share("most", self.most)
-        check_every(self.every)
+        check_count(self.every, "every", "steps")
 
     def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
         stale = [s for s in group.layers if "floor" not in s.state or group.step % self.every == 0]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rankprune import rank
 from rankprune.core.method import Extra, Latent, Method, PrunableLayer
-from rankprune.core.schedules import check_every
+from rankprune.core.schedules import check_count
 from rankprune.core.shards import local
 
 
@@ -29,7 +29,7 @@ class RankSteer(Extra):
     above: float = 0.9
 
     def __post_init__(self) -> None:
-        check_every(self.every)
+        check_count(self.every, "every", "steps")
 
     def check(self, method: Method) -> None:
         if not isinstance(method, Latent):

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankprune.core.keywords import PeriodicKeywords, of_plan, plan_keywords
 from rankprune.core.method import Group, PrunableLayer, register
 from rankprune.core.plan import Periodic, Plan, Run
-from rankprune.core.schedules import Step, as_step, cyclic
+from rankprune.core.schedules import Step, as_step, check_count, cyclic
 from rankprune.methods.shared.sparse_learning import SparseLearning
 
 
@@ -33,8 +33,7 @@ class Cycles(Periodic):
     cycle_end: Step = 0.4
 
     def __post_init__(self) -> None:
-        if isinstance(self.cycles, bool) or not isinstance(self.cycles, int) or self.cycles < 1:
-            raise ValueError(f"cycles={self.cycles!r} is not a number of cycles: give an int of 1 or more")
+        check_count(self.cycles, "cycles", "cycles")
         if not self.peak >= 1.0:
             raise ValueError(f"peak={self.peak!r} is below 1: give how many times the final density a cycle reaches")
 

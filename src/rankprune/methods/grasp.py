@@ -10,7 +10,8 @@ from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import AtOnce, Plan
-from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
+from rankprune.core.schedules import check_count
+from rankprune.methods.shared.probe import agree, batches, gradients, probing, refuse_shards
 
 
 @register(
@@ -38,9 +39,8 @@ class GraSP(Score):
     parts: int = 2  # of each batch
 
     def __post_init__(self) -> None:
-        check_batches("grasp", self.batches)
-        if isinstance(self.parts, bool) or not isinstance(self.parts, int) or self.parts < 1:
-            raise ValueError(f"parts={self.parts!r} is not a number of parts: 2 halves each batch, 1 leaves it whole")
+        check_count(self.batches, "batches", "batches")
+        check_count(self.parts, "parts", "parts")
         if not self.temperature > 0.0:
             raise ValueError(f"temperature={self.temperature!r} cannot divide the logits: it must be positive")
 

@@ -12,8 +12,8 @@ from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.layer import canonical
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import Plan, Run
-from rankprune.core.rounds import check_rounds, cut_share, evenly_spaced, left_after, rounds_at_rate
-from rankprune.core.schedules import Step, as_step
+from rankprune.core.rounds import cut_share, evenly_spaced, left_after, rounds_at_rate
+from rankprune.core.schedules import Step, as_step, check_count
 from rankprune.core.shards import local, sharded
 
 
@@ -50,7 +50,7 @@ class Rewinding(Plan):
     def _cuts(self, run: Run) -> int:
         """How many prunings there are."""
         if self.rounds is not None:
-            check_rounds(self.rounds)
+            check_count(self.rounds, "rounds", "rounds")
             return self.rounds
         assert run.sparsity is not None
         return rounds_at_rate(run.sparsity, self.rate)

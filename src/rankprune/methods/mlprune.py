@@ -8,8 +8,8 @@ import torch
 
 from rankprune.core.keywords import RoundsKeywords
 from rankprune.core.method import Group, register
+from rankprune.core.schedules import check_count
 from rankprune.methods.shared.kfac import damped_inverse, kronecker_factors
-from rankprune.methods.shared.probe import check_batches
 from rankprune.methods.shared.surgery import Surgery
 
 
@@ -37,7 +37,7 @@ class MLPrune(Surgery, RoundsKeywords):
     compensate: bool = False
 
     def __post_init__(self) -> None:
-        check_batches("mlprune", self.batches)
+        check_count(self.batches, "batches", "batches")
         if not self.damping > 0.0:  # the factors have null directions: softmax gives G one
             raise ValueError(f"damping={self.damping!r} leaves factors without an inverse: it must be positive")
 

@@ -15,7 +15,7 @@ from rankprune.core.keywords import GradualKeywords
 from rankprune.core.method import DropGrow, Group, PrunableLayer, register
 from rankprune.core.plan import Gradual, Plan
 from rankprune.core.rank_gradients import rank_gradients
-from rankprune.core.schedules import Value, check_every, value_at
+from rankprune.core.schedules import Value, check_count, value_at
 from rankprune.methods.shared.rank_scale import check_coefficients, noise_like, scaled
 
 # λ and δ̃ of the authors' ImageNet runs; between them the nearest listed sparsity below holds.
@@ -68,7 +68,7 @@ class RPG(DropGrow, GradualKeywords):
 
     def __post_init__(self) -> None:
         check_coefficients(self.lam, self.delta)
-        check_every(self.rank_every, "rank_every")
+        check_count(self.rank_every, "rank_every", "steps")
 
     def replaces_optimizer_step(self) -> bool:
         return self.grow != 0  # without growth it is plain gradual pruning, and the step is taken

@@ -14,7 +14,7 @@ from rankprune.core.cost import TrainingCost
 from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.plan import Plan, Run
-from rankprune.core.schedules import Step, as_step, check_every, cosine
+from rankprune.core.schedules import Step, as_step, check_count, cosine
 from rankprune.methods.shared.second_look import second_look
 
 AUTHORS_STEPS = 200 * 391  # 200 epochs of CIFAR in batches of 128
@@ -83,7 +83,7 @@ class SAFE(Latent, ProjectAtKeywords):
             if value is not None and not (isinstance(value, (int, float)) and 0.0 <= value < math.inf):
                 raise ValueError(f"{name}={value!r} is not a number of 0 or more")
         if self.dual_every is not None:
-            check_every(self.dual_every)
+            check_count(self.dual_every, "dual_every", "steps")
 
     # -- the timetable ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.optimizers import another, skipped
 from rankprune.core.plan import Plan, Run
-from rankprune.core.rounds import check_rounds, evenly_spaced
+from rankprune.core.rounds import evenly_spaced
+from rankprune.core.schedules import check_count
 
 _MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a layer's state
 
@@ -32,7 +33,7 @@ class Resets(Plan):
     resets: int = 100
 
     def __post_init__(self) -> None:
-        check_rounds(self.resets, "resets")
+        check_count(self.resets, "resets", "resets")
 
     def steps(self, run: Run) -> Sequence[int]:
         return evenly_spaced(0, run.total_steps, self.resets)

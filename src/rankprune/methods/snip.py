@@ -9,7 +9,8 @@ from torch import Tensor
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import AtOnce, Plan
-from rankprune.methods.shared.probe import agree, batches, check_batches, gradients, probing, refuse_shards
+from rankprune.core.schedules import check_count
+from rankprune.methods.shared.probe import agree, batches, gradients, probing, refuse_shards
 
 
 @register(
@@ -30,7 +31,7 @@ class SNIP(Score):
     batches: int = 1
 
     def __post_init__(self) -> None:
-        check_batches("snip", self.batches)
+        check_count(self.batches, "batches", "batches")
 
     def score(self, layer: PrunableLayer) -> Tensor:
         return (layer.weight * layer.temp["grad"]).abs_()

@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import AtOnce, Plan
-from rankprune.core.rounds import check_rounds
+from rankprune.core.schedules import check_count
 from rankprune.methods.shared.probe import batches, probing, refuse_shards
 
 # Their affine part alone passes a signal on in proportion; batch norm in eval mode does so by itself.
@@ -40,7 +40,7 @@ class SynFlow(Score):
     rounds: int = 100
 
     def __post_init__(self) -> None:
-        check_rounds(self.rounds)
+        check_count(self.rounds, "rounds", "rounds")
 
     def score(self, layer: PrunableLayer) -> Tensor:
         return layer.temp["flow"].clone()

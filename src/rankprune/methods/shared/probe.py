@@ -35,20 +35,6 @@ def refuse_shards(group: Group) -> None:
         )
 
 
-def check_batches(name: str, count: object) -> None:
-    """Check a setting that counts batches.
-
-    Args:
-        name: The method.
-        count: What was given.
-
-    Raises:
-        ValueError: It is not an int of 1 or more.
-    """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"{name} has batches={count!r}, which is not a number of batches: give an int of 1 or more")
-
-
 @contextmanager
 def probing(group: Group, training: bool) -> Iterator[nn.Module]:
     """The bare model, in train or eval mode, with gradients on and random numbers keyed by (seed, step).
