@@ -115,7 +115,7 @@ def _why_not(module: nn.Module, name: str) -> str:
 
 
 def _owners(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
-    """The names each parameter goes by, the first that of `named_parameters()`, and the module that holds it there."""
+    """All names of each parameter, that of `named_parameters()` first, with the module that holds it there."""
     found: dict[int, list[tuple[str, nn.Module]]] = {}
     for module_name, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module._parameters.items():
@@ -125,7 +125,7 @@ def _owners(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
 
 
 def _check_keys(layers: Iterable[PrunableLayer]) -> None:
-    """Checkpoints go by names without wrappers: two weights must not share one."""
+    """Checkpoints use names without wrappers, so two weights must not share one."""
     names: dict[str, str] = {}
     for layer in layers:
         if (first := names.setdefault(layer.key, layer.name)) != layer.name:

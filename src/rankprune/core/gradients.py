@@ -92,7 +92,7 @@ class LatentGradient:
         self.added, self.mapped = False, True
 
     def run(self) -> None:
-        """Just before a step: map a gradient that was set by hand, of the weight as it is shown."""
+        """Just before a step: map a gradient that user code set, which is that of the effective weight."""
         if not self.mapped and self.layer.parameter.grad is not None:
             self._map_sum()
         self.mapped = False

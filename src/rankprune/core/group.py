@@ -97,7 +97,7 @@ class Group:
     step: int = 0  # the optimizer step this update belongs to, from 1
     final: int = 0  # budget at the end, in weights (or MACs)
     budget: int = 0  # the declared budget now
-    retry: bool = False  # the last update met NaN or Inf and waits
+    retry: bool = False  # the last update found a NaN or Inf and is tried again at the next step
 
     def __post_init__(self) -> None:
         self.form = self.method.form(self.method)

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from rankprune.prunable import PROJECTIONS, weights_of
 
-# (name of the weight, block of its rows, blocks it has) -> positions it met, over all calls
+# (name of the weight, block of its rows, blocks it has) -> positions it was applied at, over all calls
 _Uses = dict[tuple[str, int, int], int]
 
 
@@ -128,7 +128,7 @@ def count(model: nn.Module, example: Any, masks: Mapping[str, Tensor] | None = N
 
 
 def positions(model: nn.Module, example: Any) -> dict[str, int]:
-    """Count the positions that one weight of each layer meets in a forward pass: what it costs in MACs.
+    """Count the positions at which one weight of each layer is applied in a forward pass: its cost in MACs.
 
     Args:
         model: The network.
@@ -146,7 +146,7 @@ def positions(model: nn.Module, example: Any) -> dict[str, int]:
 
 
 def _uses(model: nn.Module, example: Any) -> tuple[dict[str, Tensor], _Uses]:
-    """The countable weights by parameter name, and the positions they met."""
+    """The countable weights by parameter name, and the positions at which they were applied."""
     uses: _Uses = {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     weights: dict[str, Tensor] = {}
@@ -155,7 +155,7 @@ def _uses(model: nn.Module, example: Any) -> tuple[dict[str, Tensor], _Uses]:
         own = {}
         for attribute, _, _ in weights_of(module):
             if (weight := getattr(module, attribute)) is not None:
-                own[attribute] = names.get(id(weight), _join(name, attribute))  # a tied weight goes by its first name
+                own[attribute] = names.get(id(weight), _join(name, attribute))  # a tied weight: its first name
                 weights[own[attribute]] = weight
         if isinstance(module, nn.MultiheadAttention):
             handles.append(module.register_forward_hook(_attention_hook(name, uses), with_kwargs=True))
@@ -184,7 +184,7 @@ def _check_names(named: Iterable[str], known: Iterable[str]) -> None:
 def _forward(model: nn.Module, example: Any) -> None:
     modes = [(module, module.training) for module in model.modules()]
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it would run a whole encoder layer without calling its modules
+    torch.backends.mha.set_fastpath_enabled(False)  # it runs a whole encoder layer without calling its modules
     model.eval()
     try:
         if isinstance(example, Mapping):
@@ -208,7 +208,7 @@ def _layer_hook(names: Sequence[str], uses: _Uses) -> Callable[..., None]:
 
 
 def _positions_met(module: nn.Module, given: Any, output: Any) -> int:
-    """A kernel meets every output position, a transposed kernel every input position, an RNN's matrix every token."""
+    """Applied at: each output position (kernel), each input position (transposed kernel), each token (RNN, linear)."""
     if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
         tokens = given.data if isinstance(given, PackedSequence) else given
         return tokens.numel() // module.input_size
@@ -218,7 +218,7 @@ def _positions_met(module: nn.Module, given: Any, output: Any) -> int:
 
 
 def _attention_hook(name: str, uses: _Uses) -> Callable[..., None]:
-    """Attention uses its weights without calling a module for them: count from its arguments."""
+    """Attention applies its projections without calling a module for them: count from its arguments."""
 
     def record(module: nn.MultiheadAttention, args: tuple, kwargs: dict, _: Any) -> None:
         given = dict(zip(("query", "key", "value"), args)) | kwargs

@@ -435,7 +435,7 @@ class Latent(Method):
         return weight.clone()
 
     def follow(self, layer: PrunableLayer) -> None:
-        """Start from the layer's weight, which someone else has written.
+        """Reset the latent to the layer's weight, which other code has written.
 
         Args:
             layer: The layer.

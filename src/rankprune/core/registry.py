@@ -283,5 +283,5 @@ def _load_all() -> None:
     for plugin in entry_points(group="rankprune.methods"):
         try:
             plugin.load()
-        except Exception as error:  # somebody else's: the methods that are here work all the same
+        except Exception as error:  # a broken plug-in must not take the built-in methods with it
             warnings.warn(f"plug-in {plugin.value} is left out ({type(error).__name__}: {error})", stacklevel=3)

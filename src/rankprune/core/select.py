@@ -27,7 +27,7 @@ _SURE = 4.0  # standard deviations of the sample between the guess and the cut
 
 
 class Shards(Protocol):
-    """How the parts of one tensor that lie on several ranks count together (flat order is rank order)."""
+    """How counts over the parts of a sharded tensor are combined (flat order is rank order)."""
 
     def sum(self, counts: Tensor) -> Tensor:
         """The sum over the ranks.

@@ -44,7 +44,7 @@ def sharded(tensor: Tensor, name: str) -> Shards:
 
 
 class Shards:
-    """A tensor that lies whole on every rank: what is asked for is what is here. False as a condition."""
+    """A null object for a tensor that every rank holds whole: each operation is the identity. False as a condition."""
 
     group: Any = None
 
@@ -146,7 +146,7 @@ class RowShards(Shards):
         return None if parts is None else torch.cat([p[:r] for p, r in zip(parts, self.rows)])
 
     def scatter_from(self, owner: int, whole: Tensor | None, like: Tensor) -> Tensor:
-        """This rank's part, as large as `like`, of a tensor that lies whole on one rank.
+        """This rank's part, as large as `like`, of a tensor that one rank holds whole.
 
         Args:
             owner: The rank, in the group, that holds it.

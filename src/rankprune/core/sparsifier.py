@@ -279,7 +279,7 @@ class Sparsifier:
         if any(layer.shards for layer in self.layers):
             raise TypeError("a sparsifier of sharded weights cannot be copied: load its state_dict() into another one")
         self._hooks.end_step()
-        for group in self.groups:  # batches are shared: a loader is not ours to copy
+        for group in self.groups:  # share the batches: a data loader cannot be copied
             memo[id(group.data)] = group.data
         twin: Sparsifier = object.__new__(type(self))
         memo[id(self)] = twin

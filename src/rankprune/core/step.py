@@ -38,13 +38,13 @@ class StepHooks:
                 raise ValueError(f"{layer.name} is attached already: detach() the first sparsifier before a second one")
         self.clock = Clock()
         self.dirty = True  # the optimizer's state may be dense: found so at attach, or loaded since
-        self.restored = False  # a state of ours was loaded and no step taken since
-        self.removed: dict[PrunableLayer, Tensor] = {}  # what attach cut off, until the first step
+        self.restored = False  # `load_state_dict` was called and no step taken since
+        self.removed: dict[PrunableLayer, Tensor] = {}  # the weights that attach changed, until the first step
         self._keeps_zeros = {o: keeps_zeros(o) for o in optimizers}
         self._step: Step | None = None
         self._stepped_since_backward: set[Optimizer] = set()
         self._lockstep = False  # all optimizers were seen to step on the gradients of one backward pass
-        self._versions: dict[PrunableLayer, int] = {}  # of the weights, to notice writes by others
+        self._versions: dict[PrunableLayer, int] = {}  # of the weights, to detect writes by other code
         self._start()
         self._handles: list[Any] = []
         self._gradients: dict[PrunableLayer, GradientHook] = {}
@@ -132,7 +132,7 @@ class StepHooks:
         step = self._step
         again = step is not None and (optimizer in step.stepped or bool(step.swapped))
         if again or (self._lockstep and not self._stepped_since_backward):
-            self.end_step()  # the other optimizers sat that step out, or it failed
+            self.end_step()  # the other optimizers did not take part in that step, or it failed
         if self._step is None or not self._step.stepped:
             self._step = self._begin(optimizer)
         step = self._step
@@ -207,7 +207,7 @@ class StepHooks:
             self._finish(step)
 
     def _after_step(self, group: Group, layer: PrunableLayer, flag: Tensor | None) -> None:
-        """What the method and the extras do to a weight that was stepped; undone, by a flag nobody reads, if not."""
+        """Run `after_step` of method and extras; undone, without reading the flag, if the step was skipped."""
         calls = [e.after_step for e in group.extras if type(e).after_step is not Extra.after_step]
         own = type(group.method).after_step is not Method.after_step
         before = layer.weight.clone() if flag is not None and (own or calls) else None
@@ -246,7 +246,7 @@ class StepHooks:
 
     @torch.no_grad()
     def end_step(self) -> None:
-        """End the step under way: the optimizers that have not taken part sit it out, or one of them failed."""
+        """End the step under way: the optimizers that have not taken part yet will not, or one of them failed."""
         step, self._step = self._step, None
         if step is None:
             return
@@ -275,7 +275,7 @@ class StepHooks:
                 group.form.restore(layer)
         return True
 
-    # -- writes by others -------------------------------------------------------------------------------------------
+    # -- writes by other code ----------------------------------------------------------------------------------------
 
     def _optimizer_loaded(self, optimizer: Optimizer) -> None:
         disown_state(optimizer, [layer.parameter for _, layer in self._of(optimizer)])
@@ -296,7 +296,7 @@ class StepHooks:
                 self._versions[layer] = layer.parameter._version
 
     def rewritten(self, layer: PrunableLayer) -> bool:
-        """Whether someone else wrote this weight since we last looked: a checkpoint was loaded, say.
+        """Whether the weight was written by other code since `_look`, such as by loading a checkpoint.
 
         Args:
             layer: The layer.
@@ -308,7 +308,7 @@ class StepHooks:
 
     @torch.no_grad()
     def clean(self) -> None:
-        """Zeros outside the masks again, after others wrote weights or optimizer state."""
+        """Restore zeros outside the masks, after other code wrote weights or optimizer state."""
         for group in self.groups:
             for layer in group.layers:
                 group.form.follow(layer, self.rewritten(layer) and not self.restored)
@@ -330,9 +330,9 @@ class StepHooks:
         return group.retry or self.clock.due(group.plan.steps, within)
 
     def _wants_dense(self, group: Group) -> bool:
-        """Whether the step that a gradient arrives for needs this group's dense.
+        """Whether the step that a gradient arrives for needs the dense gradient of this group.
 
-        With several optimizers it may be the step under way or, where the others sit that out, the next.
+        With several optimizers that is the current step or, if the others take no part in it, the next.
         """
         self._stepped_since_backward.clear()
         within = 2 if self._step is not None and self._step.stepped else 1

@@ -23,7 +23,7 @@ class LayerCount:
 
     @property
     def collapsed(self) -> bool:
-        """Fewer weights than one for every ten rows: next to nothing passes."""
+        """Fewer weights than one for every ten rows, so that hardly any signal passes."""
         return 10 * self.kept < self.rows
 
 

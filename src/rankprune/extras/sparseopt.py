@@ -38,7 +38,7 @@ class SparseOpt(Extra):
         """
         rows = layer.matrix(layer.mask)  # (out, in, *kernel)
         density, share = rows.flatten(1).float().mean(1), layer.mask.float().mean()  # on the device: none waits
-        if layer.shards:  # a row lies whole on one rank, unless the weight is transposed; the layer does not
+        if layer.shards:  # each row is on one rank, unless the weight is transposed; the layer is on several
             share = layer.shards.sum(layer.mask.float().sum()) / layer.numel
             if layer.transposed:
                 density = layer.shards.sum(rows.flatten(1).float().sum(1)) * len(rows) / layer.numel

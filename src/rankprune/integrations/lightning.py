@@ -16,7 +16,7 @@ import lightning.pytorch as pl  # noqa: E402
 
 
 class SparsityCallback(pl.Callback):
-    """Attaches when a fit starts and finalizes when it ends; its state lies in Lightning's own checkpoints.
+    """Attaches when a fit starts and finalizes when it ends; its state is part of Lightning's own checkpoints.
 
     Takes what `rankprune.attach` takes. `total_steps` is the trainer's own estimate unless given.
     Logs `sparsity` and `target_sparsity` after each epoch.

@@ -145,6 +145,6 @@ def _rewind(group: Group) -> None:
 
 
 def _masked_elsewhere(tensor: Tensor) -> bool:
-    """Whether a sparsifier has its masks on this parameter: that of another method, where it is not one of ours."""
+    """Whether a sparsifier masks this parameter; if it is not in this group, another method does."""
     hooks = tensor._post_accumulate_grad_hooks if isinstance(tensor, nn.Parameter) else None
     return any(isinstance(hook, GradientMask) for hook in (hooks or {}).values())

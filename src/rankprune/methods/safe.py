@@ -135,7 +135,7 @@ class SAFE(Latent, ProjectAtKeywords):
         if group.step >= group.plan.steps[-1]:
             return self._cut(group)
         due = group.step // self.period(group.total_steps)
-        if due > group.state.get("splits", 0):  # one that met a value that is not finite is made up for
+        if due > group.state.get("splits", 0):  # also makes up for an update that was skipped for a NaN or Inf
             group.state["splits"] = due
             self.split(group)
         group.budget = group.total

@@ -135,8 +135,8 @@ def _closed_form(M: Tensor, delta: float) -> tuple[Tensor, Tensor]:
     """
     wide = M.shape[1] <= M.shape[2]
     short = M if wide else M.mT  # (b, m, n) with m <= n
-    G = _gram(short)
-    energy = G.diagonal(dim1=1, dim2=2)  # of each row; their sum is n^2, and a dead row has none
+    G = _gram(short)  # (b, m, m)
+    energy = G.diagonal(dim1=1, dim2=2)  # (b, m), of each row; their sum is n^2, and a dead row has none
     square = energy.sum(1)
     sound = square.isfinite() & (square > 0)
     if not sound.all():
@@ -150,7 +150,7 @@ def _closed_form(M: Tensor, delta: float) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(M), ~sound
     if deleted:
         G = G[:, live][:, :, live]
-    lam, Q = torch.linalg.eigh(G / square[:, None, None])
+    lam, Q = torch.linalg.eigh(G / square[:, None, None])  # (b, m) ascending, (b, m, m)
     j, rho, shaky = _cut(lam, delta, deleted)
 
     # Project on the shorter of tail (the first j eigenvectors) and head (the rest), cut to the widest of the batch.
@@ -159,7 +159,7 @@ def _closed_form(M: Tensor, delta: float) -> tuple[Tensor, Tensor]:
     first, last = (0, tail_width) if use_tail else (m - head_width, m)
     column = torch.arange(first, last, device=M.device)
     chosen = (column < j[:, None]) if use_tail else (column >= j[:, None])
-    basis = Q[:, :, first:last] * chosen[:, None, :]
+    basis = Q[:, :, first:last] * chosen[:, None, :]  # (b, m, width)
     if deleted:
         basis = basis.new_zeros(*short.shape[:2], last - first).index_copy_(1, live, basis)
     # -(2/n^2)(R - rho M) with R = B B^T M on the tail, M - B B^T M on the head; zero where j = 0 or k = 0.

@@ -61,7 +61,7 @@ def rank_of(s: Tensor, rtol: float) -> int:
 def exact_rank(W: Tensor, rtol: float | None = None) -> int:
     """Rank of the stored numbers: singular values above `rtol` * sigma_1.
 
-    The default, max(m, n) * eps of float64, takes the entries at their word; a matrix that is itself the rounded
+    The default, max(m, n) * eps of float64, takes the entries as exact; a matrix that is itself the rounded
     result of float32 arithmetic wants max(m, n) * eps of float32.
 
     Args:

@@ -99,7 +99,7 @@ def _gradients(
 
 
 def _each(gradient: Callable[..., Any], mine: dict[str, Tensor], parts: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The gradient of each minibatch, stacked; one after the other where the network does not let itself be batched."""
+    """The gradient of each minibatch, stacked; one after the other where vmap does not support the network."""
     try:
         return vmap(gradient, in_dims=(None, 0, 0))(mine, *parts)
     except RuntimeError as error:

@@ -39,7 +39,7 @@ def refuse_shards(group: Group) -> None:
 def probing(group: Group, training: bool) -> Iterator[nn.Module]:
     """The bare model, in train or eval mode, with gradients on and random numbers keyed by (seed, step).
 
-    Inside, use `torch.autograd.grad`: it leaves every `p.grad` alone and fires no hook of ours.
+    Inside, use `torch.autograd.grad`: it changes no `p.grad` and fires no gradient hook.
 
     Args:
         group: The layers that the method works on.
