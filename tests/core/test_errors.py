@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     "threshold's power": (lambda: attach(method="feather", p=0.0), r"p=0.0 is no power"),
     "threshold of 0": (lambda: attach(method="dsr", threshold=0.0), r"threshold=0.0 stays there"),
     "temperature": (lambda: attach(method="grasp", temperature=0.0), r"temperature=0.0 cannot divide"),
-    "no batches": (lambda: attach(method="snip", batches=0), r"snip has batches=0"),
+    "no batches": (lambda: attach(method="snip", batches=0), r"batches=0 is not a number of batches"),
     "damping": (lambda: attach(method="mlprune", damping=0.0), r"damping=0.0 leaves factors without an inverse"),
     "floor": (lambda: attach(method="gmp+rank_floor", rank_floor={"every": 0}), r"every=0 is not a number of steps"),
     "steering": (lambda: attach(method="feather+rank_steer", rank_steer={"every": 0}), r"every=0 is not a number"),
