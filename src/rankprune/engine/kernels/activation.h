@@ -27,7 +27,7 @@ static inline Vec exp(Vec x) {
 static inline Vec sigmoid(Vec x) { return Vec::of(1.f) / (Vec::of(1.f) + exp(zero() - x)); }
 
 // The normal distribution function as 1/2 + x P(x^2) / Q(x^2), a minimax fit on [-5.6, 5.6]: x Phi(x) within 3e-8 of
-// the largest |x| there, before rounding; 0 below. One division and no exp: half the time of erf by way of exp.
+// the largest |x| there, before rounding; 0 below. With one division and no exp it takes half the time of erf via exp.
 static inline Vec normal(Vec x) {
     Vec c = min(Vec::of(5.6f), max(Vec::of(-5.6f), x)), u = c * c;
     Vec p = Vec::of(2.1710381e-08f), q = Vec::of(1.18514617e-06f);
@@ -39,11 +39,11 @@ static inline Vec normal(Vec x) {
     return select_negative(x + Vec::of(5.6f), zero(), Vec::of(0.5f) + c * p / q);
 }
 
-// In max and min the constant stands first: NaN in x comes through, as it does in torch.
+// The constant is the first operand of max and min, so that NaN in x is propagated, as in torch.
 static inline Vec relu6(Vec x) { return min(Vec::of(6.f), max(zero(), x)); }
 static inline Vec hardsigmoid(Vec x) { return relu6(x + Vec::of(3.f)) * Vec::of(1.f / 6); }
 
-// tanh(x) = 1 - 2 / (exp(2x) + 1), whose relative error is large near 0: a Taylor polynomial there.
+// tanh(x) = 1 - 2 / (exp(2x) + 1), whose relative error is large near 0, where a Taylor polynomial is used.
 static inline Vec tanh(Vec x) {
     Vec u = x * x, p = Vec::of(-1382.f / 155925);
     p = p * u + Vec::of(62.f / 2835);
@@ -55,7 +55,7 @@ static inline Vec tanh(Vec x) {
     return select_negative(u - Vec::of(0.16f), x * p, large);
 }
 
-// exp(x) - 1, by its Taylor polynomial near 0 for the same reason.
+// exp(x) - 1, with a Taylor polynomial near 0 for the same reason.
 static inline Vec expm1(Vec x) {
     Vec p = Vec::of(1.f / 5040);
     p = p * x + Vec::of(1.f / 720);

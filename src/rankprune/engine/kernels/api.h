@@ -1,15 +1,15 @@
-// The plain C interface of the kernels, and the parameters of each operator.
+// The C interface of the kernels, and the parameters of each operator.
 //
-// Every value lives in one arena of floats as rows of 8 lanes: [slab][channel][row][8]. For one image a lane is a pixel
+// Every value is in one arena of floats, as rows of 8 lanes: [slab][channel][row][8]. For one image a lane is a pixel
 // of a row of 8 (slab: block of 8 columns; row: y), or a token; for 8 images at once a lane is an image (slab: y; row: x).
-// All fields are 8 bytes wide, so that no padding differs between compilers and the loader can describe them easily.
+// All fields are 8 bytes wide, so that compilers insert no padding and the loader can describe them easily.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace rankprune {
 
-// What both sides of the interface must agree on; the loader asks for each by name (rp_constant).
+// Constants that both sides of the interface share; the loader reads each by name (rp_constant).
 #define RP_CONSTANTS(X)                                                        \
     X(kLanes, 8)                                                               \
     X(kPlaneChannels, 8)   /* channels of a task that makes planes */          \
@@ -23,7 +23,7 @@ namespace rankprune {
 RP_CONSTANTS(RP_CONSTANT)
 #undef RP_CONSTANT
 
-// Names of choices, as the loader writes them: the position in the list is the number in a field.
+// Names of enumerators, as the loader writes them; the position in the list is the value of the field.
 #define RP_ACTIVATIONS(X)                                                                                              \
     X(None, none) X(Relu, relu) X(Relu6, relu6) X(Hardswish, hardswish) X(Gelu, gelu) X(Sigmoid, sigmoid) X(Silu, silu) \
     X(Hardsigmoid, hardsigmoid) X(GeluTanh, gelu_tanh) X(Tanh, tanh) X(LeakyRelu, leaky_relu) X(Elu, elu) X(Mish, mish) \
@@ -36,7 +36,7 @@ RP_CONSTANTS(RP_CONSTANT)
 #define RP_ENUM(name, text) k##name,
 enum Activation : int64_t { RP_ACTIVATIONS(RP_ENUM) kActivations };
 enum Operation : int64_t { RP_OPERATIONS(RP_ENUM) kOperations };
-enum How : int64_t { RP_MOVES(RP_ENUM) };   // of a gather: floats; whole rows; image after image into lanes, and back
+enum How : int64_t { RP_MOVES(RP_ENUM) };   // of a gather: floats; whole rows; eight images into lanes, and back
 enum Inner : int64_t { RP_INNER(RP_ENUM) };
 
 // ---- Parameters. A list of fields makes the structure and the text that the loader compares with its own (rp_fields).
@@ -47,7 +47,7 @@ typedef const int64_t* Longs;
 typedef const uint16_t* Shorts;
 typedef const int32_t* Ints;
 
-// In floats; rows follow one another.
+// Offset and strides in floats; the rows of a channel are contiguous.
 #define RP_VIEW(F) F(int64_t, at, slab, chan)
 RP_STRUCT(View, RP_VIEW)
 
@@ -60,7 +60,7 @@ RP_STRUCT(Active, RP_ACTIVE)
 #define RP_OPERAND(F) F(int64_t, at, group, head, row, depth)
 RP_STRUCT(Operand, RP_OPERAND)
 
-// Sparse convolution, and linear layers over tokens or over lanes of images: for each output channel a list of
+// Sparse convolution, and linear layers over tokens or over eight images: for each output channel a list of
 // (offset of the tap in rows, value).
 #define RP_CONV(F)                                                                                                  \
     F(View, in, out, res)              /* res.at < 0: no residual */                                                \
@@ -100,7 +100,7 @@ RP_STRUCT(Planes, RP_PLANES)
     F(Floats, scale)                         /* average: reciprocal counts, [slab][row][8] */
 RP_STRUCT(Pool, RP_POOL)
 
-// Pooling of 8 images at once: rows and slabs are bounded, lanes never meet.
+// Pooling of 8 images at once; windows are clipped to the image.
 #define RP_WINDOW(F)                                                                                                \
     F(View, in, out)                                                                                                \
     F(int64_t, channels, height, width, out_height, out_width)                                                      \
@@ -121,18 +121,18 @@ RP_STRUCT(Binary, RP_BINARY)
 #define RP_NORM(F) F(View, in, out) F(int64_t, slabs, channels, rows) F(Floats, weight, bias) F(double, eps)
 RP_STRUCT(Norm, RP_NORM)
 
-// Over the channels of each group; flat > 0: over so many floats of a vector. safe: all -inf gives 0, not NaN.
+// Softmax over the channels of each group, or over a vector of `flat` floats. safe: all -inf gives 0, not NaN.
 #define RP_SOFTMAX(F) F(View, in, out) F(int64_t, channels, rows, groups, flat, safe)
 RP_STRUCT(Softmax, RP_SOFTMAX)
 
-// out[column][row] = scale * sum over depth of a[row][depth] b[column][depth]; rows of a lie together, as those of out.
+// out[column][row] = scale * sum over depth of a[row][depth] b[column][depth]; the rows of a and of out are contiguous.
 #define RP_PRODUCT(F)                                                                                               \
     F(Operand, a, b, out)                    /* out: depth is the stride of its columns */                          \
     F(int64_t, groups, heads, rows, columns, depth)                                                                 \
     F(double, scale)
 RP_STRUCT(Product, RP_PRODUCT)
 
-// softmax(scale q k' + bias) v for each group (a window, say) and head; tokens of q and of out lie together.
+// softmax(scale q k' + bias) v for each group (such as a window) and head; the tokens of q and of out are contiguous.
 #define RP_ATTENTION(F)                                                                                             \
     F(Operand, q, k, v, out)                 /* rows: tokens, keys, keys, tokens */                                 \
     F(Operand, bias)                         /* row: 0 or 1, the stride of tokens; depth: of keys. at -1: none */   \
@@ -140,11 +140,11 @@ RP_STRUCT(Product, RP_PRODUCT)
     F(Floats, scale, constant)               /* scales; the bias if it is not in the arena */
 RP_STRUCT(Attention, RP_ATTENTION)
 
-// Over all pixels of a channel. images: lanes are images.
+// Mean over all pixels of a channel. images: lanes are images.
 #define RP_MEAN(F) F(View, in) F(int64_t, at, out_chan, slabs, channels, rows, width, images)
 RP_STRUCT(Mean, RP_MEAN)
 
-// Of one vector. columns null: dense, rows of `inputs` rounded up to 8.
+// Linear layer of one vector. If columns is null it is dense, with rows of `inputs` rounded up to 8.
 #define RP_LINEAR(F)                                                                                                \
     F(int64_t, at, out, res, inputs, outputs)                                                                       \
     F(Active, activation)                                                                                           \
@@ -160,11 +160,11 @@ RP_STRUCT(Linear, RP_LINEAR)
     F(Floats, constant)                      /* the source instead of the arena */
 RP_STRUCT(Gather, RP_GATHER)
 
-struct Nest {       // floats source + sum i * from go to target + sum i * to, for all i below the sizes
-    int64_t first;  // task; the first of the next nest ends its own
-    int64_t inner;  // how the last two loops run: rows of floats that lie together on both sides; blocks of
-                    // 8 x 8, turned (the loop before the last reads, the last writes neighbours); one by one
-    int64_t chunk;  // of the outer loops, counted as one, in a task
+struct Nest {       // float source + sum i * from moves to target + sum i * to, for all i below the sizes
+    int64_t first;  // first task; the tasks of the nest end where those of the next nest begin
+    int64_t inner;  // how the last two loops run: copying contiguous rows; transposing blocks of 8 x 8
+                    // (the second last loop reads contiguously, the last one writes); one by one
+    int64_t chunk;  // iterations of the combined outer loops per task
     int64_t source, target;
     struct { int64_t size, from, to; } axis[kAxes];
 };
@@ -175,7 +175,7 @@ typedef const Nest* Nests;
     F(Floats, constant)                      /* the source instead of the arena */
 RP_STRUCT(Move, RP_MOVE)
 
-// Zeroes the frame around the images of a padded value; slabs and rows with padding.
+// Zeroes the frame around the images of a padded value; slabs and rows include the padding.
 #define RP_BORDER(F) F(int64_t, at, slabs, channels, rows, top, bottom, left, right)
 RP_STRUCT(Border, RP_BORDER)
 
@@ -215,25 +215,25 @@ struct rp_array {  // an array that belongs to an operator
 };
 struct rp_copy {
     float* data;
-    int64_t at, count;  // in floats, in the arena; data of the next group follows at once
+    int64_t at, count;  // in floats, in the arena; the data of the next group is contiguous
 };
 RP_API int rp_version();
 RP_API const char* rp_variant(int index);  // usable on this CPU, best first, "portable" last; null past the end
 RP_API const char* rp_fields(int64_t kind);      // "Norm: View in, out; int64_t slabs, ...;"; null past the end
 RP_API const char* rp_names(const char* choice); // "activations", "operations", "moves", "inner": "none relu ..."
-RP_API int64_t rp_constant(const char* name);    // -1: there is none of this name
-RP_API int64_t rp_lanes(const char* variant);    // floats of its widest vectors; 0: not for this CPU
+RP_API int64_t rp_constant(const char* name);    // -1 if there is no such constant
+RP_API int64_t rp_lanes(const char* variant);    // floats of its widest vectors; 0 if this CPU lacks it
 RP_API rp_program* rp_new(const char* variant, int64_t threads, int64_t arena, int64_t scratch);  // sizes in floats
-// Null, or what is wrong with the operator: it would leave the arena, or the arrays it points to, which are given too.
+// Returns null, or why the operator is invalid: it would access memory outside of the arena or of the given arrays.
 RP_API const char* rp_add(rp_program*, int64_t kind, const void* params, int64_t tasks, const rp_array* arrays,
                           int64_t count);
-// Copies in, runs the operators, copies out; 1: no memory, 2: a copy beyond the arena. seconds (or null): the time of
-// each operator is added.
+// Copies in, runs the operators, copies out. Returns 1 if memory is short, 2 if a copy exceeds the arena. The time of
+// each operator is added to seconds, unless it is null.
 RP_API int rp_run(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, double* seconds);
-// The same for several groups of images, each run by one of `workers` threads on its own.
+// The same for several groups of images, each run by one of `workers` threads.
 RP_API int rp_run_groups(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups,
                          int64_t workers);
-RP_API double rp_time(rp_program*, int64_t index, int64_t repeats);  // least seconds of one operator, run alone
+RP_API double rp_time(rp_program*, int64_t index, int64_t repeats);  // minimum seconds of one operator, run alone
 RP_API double rp_peak(const char* variant, int64_t threads);         // measured FMA peak, GFLOP/s
-RP_API double rp_round_trip(int64_t turns);                           // of a cache line between two threads, seconds
+RP_API double rp_round_trip(int64_t turns);                           // seconds of a cache line between two threads
 RP_API void rp_free(rp_program*);

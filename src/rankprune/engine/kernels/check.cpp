@@ -1,5 +1,5 @@
-// Every place an operator reads or writes follows from its parameters: the first and last of them are computed here in
-// 64-bit numbers that remember an overflow, and compared with the arena, the scratch and the arrays.
+// All memory that an operator accesses follows from its parameters: the first and last offsets are computed here in
+// 64-bit integers that detect overflow, and compared with the arena, the scratch and the arrays.
 #include "check.h"
 
 #include <initializer_list>
@@ -7,9 +7,9 @@
 namespace rankprune {
 namespace {
 
-constexpr int64_t kFar = int64_t(1) << 40;  // no extent, shift or stride is larger
+constexpr int64_t kFar = int64_t(1) << 40;  // limit of extents, shifts and strides
 
-struct Wide {  // an integer that knows when it overflowed
+struct Wide {  // an integer that records overflow
     int64_t value;
     bool over = false;
     Wide(int64_t v) : value(v) {}
@@ -39,7 +39,7 @@ struct Checker {
         if (!sound && !wrong) wrong = what;
     }
 
-    // Extents: at least one of each, none absurd.
+    // Extents must be between 1 and kFar.
     void counts(std::initializer_list<int64_t> each) {
         for (int64_t n : each) need(between(1, n, kFar), "an extent that is not a count");
     }
@@ -48,7 +48,7 @@ struct Checker {
         need(equal(expected, given), "another number of tasks than its extents give");
     }
 
-    // Floats first .. first + size - 1 of the arena; `aligned`: they are read as rows of 8.
+    // Floats first .. first + size - 1 of the arena; `aligned` if they are read as rows of 8.
     void span(int64_t first, Wide size, bool aligned) {
         need(first >= 0 && at_most(Wide(first) + size, room.arena), "a value beyond the end of the arena");
         need(!aligned || first % kLanes == 0, "a value that is not aligned");
@@ -63,7 +63,7 @@ struct Checker {
 
     void scratch(Wide floats) { need(at_most(floats, room.scratch), "more scratch than there is"); }
 
-    // Whether an array of at least so many numbers was given.
+    // Whether an array with at least this many numbers was given.
     template <class T>
     bool array(const T* data, Wide size) {
         if (equal(size, 0)) return true;
@@ -77,7 +77,7 @@ struct Checker {
 
     void activation(const Active& a) { need(between(kNone, a.kind, kActivations - 1), "an unknown activation"); }
 
-    // Ascending bounds of so many lists, from 0 on; the last one, or -1.
+    // Checks ascending bounds of lists, starting at 0; returns the last one, or -1.
     int64_t ascending(const int64_t* bounds, int64_t lists) {
         if (!array(bounds, Wide(lists) + 1)) return -1;
         bool sound = bounds[0] == 0;
@@ -145,7 +145,7 @@ struct Checker {
             scratch(Wide(c.splits[g + 1] - c.splits[g]) * c.width * c.height * kLanes * tiles);
     }
 
-    // The planes of one channel; where they go is the caller's to check.
+    // The planes of one channel; the caller checks where they are written.
     void plane_set(const Planes& p, int64_t given) {
         counts({p.channels, p.height, p.width, p.slabs, p.rows, p.taps, p.phases, p.stride_x, p.stride_y});
         need(p.plain == 0 || p.plain == 1, "a flag that is neither 0 nor 1");
@@ -250,13 +250,13 @@ struct Checker {
         }
     }
 
-    // The last float of an operand, relative to its beginning.
+    // The last float of an operand, relative to its start.
     Wide reach(const Operand& o, int64_t groups, int64_t heads, int64_t rows, int64_t depth) {
         for (int64_t stride : {o.group, o.head, o.row, o.depth}) need(between(0, stride, kFar), "a stride that is too large");
         return Wide(groups - 1) * o.group + Wide(heads - 1) * o.head + Wide(rows - 1) * o.row + Wide(depth - 1) * o.depth;
     }
 
-    // Rows that are read in whole vectors: up to 7 floats behind the last one.
+    // Rows that are read in whole vectors, up to 7 floats beyond the last one.
     int64_t in_lanes(int64_t rows) { return parts(rows, kLanes) * kLanes; }
 
     void product(const Product& p, int64_t given) {
@@ -353,7 +353,7 @@ struct Checker {
         span(p.out, Wide(to) + (p.move == kOutOfLanes ? images : row), false);
     }
 
-    // Every nest stays within the source and the arena, and its tasks are those of its outer loops.
+    // Every nest must stay within the source and the arena, and have as many tasks as its outer loops need.
     void move(const Move& p, int64_t given) {
         need(between(1, p.count, kFar) && p.at >= 0 && p.out >= 0, "an unknown move");
         if (wrong || !array(p.nests, p.count)) return;
@@ -362,7 +362,7 @@ struct Checker {
             const Nest& n = p.nests[i];
             need(n.first == next && between(1, n.chunk, kFar), "tasks that do not follow one another");
             need(between(kCopy, n.inner, kScalar), "an unknown inner loop");
-            Wide total = 1, from[2] = {n.source, n.source}, to[2] = {n.target, n.target};  // least and largest
+            Wide total = 1, from[2] = {n.source, n.source}, to[2] = {n.target, n.target};  // minimum and maximum
             for (int64_t a = 0; a < kAxes && !wrong; a++) {
                 const auto& axis = n.axis[a];
                 counts({axis.size});

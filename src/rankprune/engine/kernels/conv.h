@@ -19,7 +19,7 @@ static void run_conv(const void* params, int64_t task, float* arena, float* scra
     int64_t parts = (c.rows + c.height - 1) / c.height;
     int64_t group = c.by_group ? task / (c.slabs * parts) : task % c.groups;
     int64_t tile = c.by_group ? task % (c.slabs * parts) : task / c.groups, part = tile % parts, slab = tile / parts;
-    // Parts begin at a whole vector: every row, or every second one.
+    // Parts start at whole vectors: at any row, or at every second one.
     int64_t unit = c.lanes / kLanes, units = (c.rows + unit - 1) / unit;
     int64_t row = part * units / parts * unit, rows = least((part + 1) * units / parts * unit, c.rows) - row;
     int64_t chunks = c.channels / c.width, first = c.splits[group], channel = first * c.width;

@@ -5,7 +5,7 @@
 namespace rankprune {
 namespace {
 
-// A run of lists of one block of input channels, for N rows of one slab. The lists follow one another in memory.
+// A run of contiguous lists of one block of input channels, for N rows of one slab.
 struct Run {
     const float* values;
     const uint16_t* offsets;
@@ -13,9 +13,9 @@ struct Run {
     int64_t lists;
     const float* in;
     int64_t step;          // floats between the inputs of two rows; the constant kLanes where Step is
-    const float* bias;     // null: sums go on from `partial`, as earlier blocks left them
+    const float* bias;     // null: sums continue from `partial`, as earlier blocks left them
     float* partial;
-    const float* res;      // null: none
+    const float* res;      // null if there is no residual
     float* out;            // null: the sums stay in `partial` for the next block
     int64_t res_chan, out_chan;
     Active activation;
@@ -24,7 +24,7 @@ typedef void (*RunKernel)(const Run&);
 
 template <int W, int N, int Step>
 void run(const Run& r) {
-    // Few rows leave the adders waiting for each other: two sets of sums hide that.
+    // With few rows the additions depend on each other, so two sets of sums hide their latency.
     constexpr int kSets = W * N <= 5 ? 2 : 1;
     const int64_t step = Step ? Step : r.step, res_chan = r.res_chan, out_chan = r.out_chan;
     const float *value = r.values, *bias = r.bias, *in = r.in, *res = r.res;
@@ -62,7 +62,7 @@ void run(const Run& r) {
             if constexpr (W == 1) {
                 Vec v = Vec::of(value[0]);
                 RP_UNROLL for (int i = 0; i < N; i++) sum[i].fma(v, Vec::load(p + step * i));
-            } else if constexpr (N > W) {  // fewer values than rows: the values stay in registers
+            } else if constexpr (N > W) {  // fewer values than rows, so the values stay in registers
                 Vec v[W];
                 RP_UNROLL for (int w = 0; w < W; w++) v[w] = Vec::of(value[w]);
                 RP_UNROLL for (int i = 0; i < N; i++) {
@@ -98,7 +98,7 @@ void run(const Run& r) {
         }
         RP_UNROLL for (int w = 0; w < W; w++)
             RP_UNROLL for (int i = 0; i < N; i++) sum[w * N + i].store(out + w * out_chan + kLanes * i);
-        if (curved) {  // the longer ones in a loop of their own: one copy of their code a kernel
+        if (curved) {  // the expensive ones in a separate loop, so that their code exists once per kernel
             for (int w = 0; w < W; w++)
                 for (int i = 0; i < N; i++) {
                     float* p = out + w * out_chan + kLanes * i;

@@ -1,4 +1,4 @@
-// Sparse convolution in vectors of 16 lanes (AVX-512): a vector is two successive rows of 8, which lie side by side.
+// Sparse convolution in vectors of 16 lanes (AVX-512): a vector is two consecutive rows of 8.
 #pragma once
 #include "conv_narrow.h"
 
@@ -8,14 +8,14 @@
 namespace rankprune {
 namespace {
 
-typedef float F16 __attribute__((vector_size(64), aligned(32), may_alias));  // half of the rows do not begin a line
+typedef float F16 __attribute__((vector_size(64), aligned(32), may_alias));  // half of the rows do not start a line
 
 static inline F16 load16(const float* p) { return *reinterpret_cast<const F16*>(p); }
 static inline F16 of16(float x) { return reinterpret_cast<F16>(_mm512_set1_ps(x)); }
 
 static inline F8 low(F16 v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
 
-// N rows of 8 lanes: N / 2 vectors of 16, and one of 8 where N is odd.
+// N rows of 8 lanes: N / 2 vectors of 16, and one of 8 if N is odd.
 template <int N>
 struct Tile {
     static constexpr int kWide = N / 2;
@@ -69,8 +69,8 @@ static inline void finish(const Run& r, Tile<N>& sum, const float* res, float* o
         for (int i = 0; i < N; i++) activate(Vec::load(out + kLanes * i), r.activation).store(out + kLanes * i);
 }
 
-// One output channel by N rows. Four taps at a time: their values come with one load and their offsets with another,
-// because each multiply-add needs a load already and loads are what there is too little of.
+// One output channel by N rows. Four taps at a time: one load for their values and one for their offsets, because each
+// multiply-add already needs a load, and loads are the bottleneck.
 template <int N>
 void run_wide(const Run& r) {
     constexpr int kVectors = (N + 1) / 2, kSets = kVectors == 1 ? 4 : kVectors <= 3 ? 2 : 1;
@@ -80,7 +80,7 @@ void run_wide(const Run& r) {
     __m512i lane[4];
     RP_UNROLL for (int j = 0; j < 4; j++) {
         lane[j] = _mm512_set1_epi32(j);
-        asm("" : "+v"(lane[j]));  // a register, not a constant to load
+        asm("" : "+v"(lane[j]));  // keep it in a register instead of loading a constant
     }
     for (int64_t list = 0; list < r.lists; list++) {
         Tile<N> sum[kSets];

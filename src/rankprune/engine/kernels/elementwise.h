@@ -30,12 +30,12 @@ static void run_binary(const void* params, int64_t task, float* arena, float*) {
     float* out = arena + p.out.at + slab * p.out.slab + c * p.out.chan;
     for (int64_t r = first; r < end; r++) {
         Vec v = Vec::load(a + r * kLanes);
-        if (!p.unary) v = combine(v, Vec::loadu(b + r * p.b_row), p.operation);  // a constant may lie anywhere
+        if (!p.unary) v = combine(v, Vec::loadu(b + r * p.b_row), p.operation);  // a constant may be unaligned
         activate(v, p.activation).store(out + r * kLanes);
     }
 }
 
-// R rows of 8 pixels or tokens at once: two are the lines of a cache.
+// R rows of 8 pixels or tokens at once; two rows are a cache line.
 template <int R>
 static void norm_rows(const Norm& p, const float* in, float* out) {
     Vec mean[R], variance[R], scale = Vec::of(1.f / float(p.channels));
@@ -80,7 +80,7 @@ static void softmax_column(const float* in, int64_t in_step, float* out, int64_t
         total = total + e;
         e.store(out + i * out_step);
     }
-    if (safe) total = keep_nan(total, max(Vec::of(__FLT_MIN__), total));  // 1 or more unless all were -inf
+    if (safe) total = keep_nan(total, max(Vec::of(__FLT_MIN__), total));  // at least 1 unless all scores were -inf
     Vec inverse = Vec::of(1.f) / total;
     for (int64_t i = 0; i < count; i++) (Vec::load(out + i * out_step) * inverse).store(out + i * out_step);
 }

@@ -36,7 +36,7 @@ static void run_linear(const void* params, int64_t task, float* arena, float*) {
     for (int64_t o = first; o < end; o++) arena[p.out + o] = y[o - first];
 }
 
-// K sums of R rows: sum[i][r] += a[i][t] * b[t][r], t = 0 .. count-1; a's scalars are broadcast.
+// K sums of R rows: sum[i][r] += a[i][t] * b[t][r], t = 0 .. count-1; scalars of a are broadcast.
 template <int K, int R>
 static inline void panel(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_step, int64_t count,
                          float scale, float* out, int64_t out_step) {
@@ -65,12 +65,12 @@ static inline void product(const float* a, int64_t a_row, int64_t a_step, int64_
         panel<1, R>(a + i * a_row, a_row, a_step, b, b_step, count, scale, out + i * out_step, out_step);
 }
 
-// Where the rows of a group and head begin, from row `first` on.
+// The first of the rows of a group and head, from row `first` on.
 static inline int64_t place(const Operand& o, int64_t group, int64_t head, int64_t first) {
     return o.at + group * o.group + head * o.head + first * o.row;
 }
 
-// Columns of `valid` floats from rows of R * 8 in the scratch.
+// Writes columns of `valid` floats from rows of R * 8 floats in the scratch.
 template <int R>
 static inline void put_columns(const float* from, int64_t columns, int64_t valid, float* out, int64_t out_step) {
     for (int64_t c = 0; c < columns; c++, from += R * kLanes, out += out_step)

@@ -5,10 +5,10 @@
 namespace rankprune {
 namespace {
 
-// NaN is the largest of all, whichever side it stands on, as it is in torch.
+// NaN is larger than any number, on either side, as in torch.
 static inline Vec largest(Vec a, Vec b) { return keep_nan(a, max(a, b)); }
 
-// Columns x .. x+count-1 of one row into `to`; `fill` outside the image.
+// Copies columns x .. x+count-1 of one row to `to`; `fill` outside of the image.
 static inline void columns(const Planes& p, const float* source, int64_t x, int64_t count, float* to) {
     int64_t i = 0;
     for (; i < count && x + i < 0; i++) to[i] = float(p.fill);
@@ -26,10 +26,10 @@ static inline void columns(const Planes& p, const float* source, int64_t x, int6
     for (; i < count; i++) to[i] = float(p.fill);
 }
 
-// Rows of one block of 8 columns of the source; outside the image, and in lanes beyond its width, `fill`.
+// Rows of one block of 8 columns of the source; `fill` outside of the image and in lanes beyond its width.
 struct Block {
     const float* rows;
-    Vec inside;  // negative: the lane is in the image
+    Vec inside;  // negative if the lane is in the image
     Vec fill;
     inline Vec at(int64_t offset) const { return select_negative(inside, Vec::load(rows + offset), fill); }
 };
@@ -41,7 +41,7 @@ static inline Block block(const Planes& p, const float* source, int64_t index) {
     return {source + (lanes ? index * p.in.slab : 0), Vec::loadu(kInside + kLanes - lanes), Vec::of(float(p.fill))};
 }
 
-// Where rows of several channels come from and go to.
+// Source and target of the rows of several channels.
 struct Channels {
     const float* source;
     float* to;
@@ -85,9 +85,9 @@ static const Rows kShifted[8] = {shifted<0>, shifted<1>, shifted<2>, shifted<3>,
                                  shifted<4>, shifted<5>, shifted<6>, shifted<7>};
 static const Rows kHalved[8] = {halved<0>, halved<1>, halved<2>, halved<3>, halved<4>, halved<5>, halved<6>, halved<7>};
 
-// Rows of an image that lies as it came, or with strides of more than 2.
+// Rows of an image in its original order, or with strides above 2.
 static void others(const Planes& p, const float* source, int64_t x, int64_t rows, int64_t pitch, float* to) {
-    // Loads may reach into the rows before and after; at the first row, or from far away, they could leave the arena.
+    // Loads may extend into neighbouring rows; at the first row, or far outside, they could leave the arena.
     int64_t slow = !p.plain || p.stride_x > 2 || x <= -p.width || x >= p.width ? rows : x < 0 ? 1 : 0;
     for (int64_t r = 0; r < slow; r++, source += p.stride_y * pitch, to += kLanes) {
         if (slow < rows && p.stride_x == 1 && x > -kLanes && p.width >= kLanes) {
@@ -136,7 +136,7 @@ static void plane(const Planes& p, Channels c, int64_t x, int64_t y) {
         others(p, c.source + i * c.from_chan, x, bottom - top, pitch, c.to + i * c.to_chan);
 }
 
-// All planes of some channels, one kind after the other: what a plane needs is worked out once for all of them.
+// All planes of some channels, plane by plane, so that a plane's parameters are computed once for all channels.
 static void make_planes(const Planes& p, int64_t slab, Channels c) {
     for (int64_t phase = 0; phase < p.phases; phase++)
         for (int64_t tap = 0; tap < p.taps; tap++, c.to += p.rows * kLanes)
@@ -165,9 +165,9 @@ static void run_planes(const void* params, int64_t task, float* arena, float* sc
                           least(kPlaneChannels, p.channels - first), p.in.chan, p.chan});
 }
 
-constexpr int64_t kWindow = 64;  // rows of a window that is pooled in this way
+constexpr int64_t kWindow = 64;  // maximum height of a window that is pooled this way
 
-// Of each column of a block the largest under the window: rows first .. last - 1 of the result, all within the image.
+// The maximum of each column of a block under the window: rows first .. last - 1 of the result, all within the image.
 template <int K>
 static void down(const Block& b, const int64_t* shift, int64_t step, int64_t first, int64_t last, float* to, int64_t apart) {
     for (int64_t r = first; r < last; r++) {
@@ -177,8 +177,8 @@ static void down(const Block& b, const int64_t* shift, int64_t step, int64_t fir
     }
 }
 
-// The largest of a window, by columns first: rows of all blocks that a row of the result needs, then shifts of those.
-// False where the blocks are more than the planes that the scratch is for.
+// Maximum of a window, first along columns for all blocks that a row of the result needs, then along the row by shifts.
+// False if there are more blocks than the scratch has room for.
 static bool largest_of(const Pool& pool, const float* source, int64_t slab, float* out, float* scratch) {
     const Planes& p = pool.planes;
     const int64_t rows = pool.rows, taps = p.taps, step = p.stride_y, height = p.height, windows = pool.count / taps;
@@ -186,12 +186,12 @@ static bool largest_of(const Pool& pool, const float* source, int64_t slab, floa
     const int64_t blocks = ((x + p.x_first[taps - 1] + kLanes * p.stride_x - 1) >> 3) - first + 1, apart = blocks * kLanes;
     if (pool.average || p.plain || p.stride_x > 2 || windows > kWindow || blocks * rows > taps * p.phases * p.rows)
         return false;
-    int64_t shift[kWindow];  // of each row of the window against the first one of the image
+    int64_t shift[kWindow];  // of each row of the window relative to the first row of the image
     for (int64_t k = 0; k < windows; k++) {
         int64_t at = pool.offsets[k * taps];
         shift[k] = p.y_first[at / (p.rows * taps)] + at % p.rows * step;
     }
-    // Rows of the result whose windows lie within the image.
+    // Rows of the result whose windows are within the image.
     int64_t top = 0, bottom = rows;
     while (top < rows && shift[0] + top * step < 0) top++;
     while (bottom > top && shift[windows - 1] + (bottom - 1) * step >= height) bottom--;
@@ -264,7 +264,7 @@ static void run_window(const void* params, int64_t task, float* arena, float*) {
             }
         }
         if (w.average) {
-            // Windows that hang over a padded edge (ceil mode) count only what the padding covers.
+            // Windows that extend beyond the padding (ceil mode) count only the part within it.
             int64_t high = least(y * w.stride_y - w.pad_y + w.kernel_y, w.height + w.pad_y) - (y * w.stride_y - w.pad_y);
             int64_t wide = least(x * w.stride_x - w.pad_x + w.kernel_x, w.width + w.pad_x) - (x * w.stride_x - w.pad_x);
             v = v * Vec::of(1.f / float(w.count_pad ? high * wide : count));

@@ -1,4 +1,4 @@
-// A program: operators over one arena, run in order, the tasks of each shared out over the threads.
+// A program: operators over one arena, run in order, with the tasks of each distributed over the threads.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -19,7 +19,7 @@ using namespace rankprune;
 
 namespace {
 
-constexpr int64_t kMostFloats = int64_t(1) << 40;  // of an arena or scratch: sizes of all threads' cannot overflow
+constexpr int64_t kMostFloats = int64_t(1) << 40;  // limit of an arena or scratch, against overflow of sums
 
 typedef std::chrono::steady_clock Clock;
 
@@ -28,7 +28,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 struct Memory {
     float* data = nullptr;
     explicit Memory(int64_t floats) {
-        constexpr size_t kPage = size_t(2) << 20;  // a huge page: far fewer TLB misses between channels
+        constexpr size_t kPage = size_t(2) << 20;  // a huge page, for fewer TLB misses between channels
         size_t bytes = size_t(floats) * sizeof(float), align = bytes >= kPage ? kPage : 64;
         bytes = (bytes + align - 1) / align * align + align;
         data = static_cast<float*>(std::aligned_alloc(align, bytes));
@@ -82,7 +82,7 @@ struct rp_program {
     int64_t threads, arena, scratch;
     std::vector<Operator> operators;
     std::mutex mutex;
-    std::vector<std::unique_ptr<Memory>> idle;  // arenas of runs that are over: callers at once have one each
+    std::vector<std::unique_ptr<Memory>> idle;  // arenas of finished runs; concurrent callers have one each
 
     int64_t stride() const { return (scratch + 63) / 64 * 64 + 64; }
     float* own(float* data, int64_t thread) const { return data + (arena + 63) / 64 * 64 + thread * stride(); }
@@ -109,9 +109,9 @@ struct rp_program {
 
 namespace {
 
-// The operators of a program in order. Each thread has a part of an operator's tasks of its own, the same part of the
-// values from one operator to the next; when that is done it helps the others. An operator begins when all tasks of the
-// one before are done, wherever the threads that did them are by then.
+// Runs the operators of a program in order. Each thread first does its own part of an operator's tasks, the same part
+// of the values for every operator, and then helps the others. An operator starts when all tasks of the previous one
+// are done, whatever the threads that did them are doing by then.
 class InOrder : public Job {
   public:
     InOrder(const rp_program& p, float* data, int64_t first, int64_t last, double* seconds)
@@ -141,13 +141,13 @@ class InOrder : public Job {
 
     int64_t begin(int64_t k, int64_t thread) const { return tasks_[size_t(k)] * thread / threads_; }
 
-    // The tasks of one thread's part that are left, done by another or by itself; returns how many.
+    // Does the remaining tasks of one thread's part, on any thread; returns their number.
     int64_t share(int64_t k, int64_t owner, int64_t thread) {
         std::atomic<int64_t>& next = next_[size_t(k * threads_ + owner)].value;
         int64_t end = begin(k, owner + 1), did = 0;
         if (next.load(std::memory_order_relaxed) >= end) return 0;
         for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < end; did++) {
-            // Until this task is done the program and its memory are there.
+            // The program and its memory exist until this task is done.
             const Operator& o = program_.operators[size_t(first_ + k)];
             program_.table->run[o.kind](o.params.get(), i, data_, program_.own(data_, thread));
         }
@@ -225,11 +225,11 @@ class Peak : public Job {
   private:
     const Table* table_;
     int64_t threads_, turns_;
-    std::atomic<float> sink_{0};  // keeps the work from being removed
+    std::atomic<float> sink_{0};  // keeps the compiler from removing the work
     std::atomic<int64_t> done_{0};
 };
 
-// Two threads that hand a cache line to and fro: how far their cores are from each other.
+// Two threads pass a cache line back and forth, to measure the distance of their cores.
 class RoundTrip : public Job {
   public:
     explicit RoundTrip(int64_t turns) : turns_(turns) {}

@@ -10,7 +10,7 @@ struct Table {
     const char* name;
     int64_t lanes;  // of the widest vectors
     Task run[kKinds];
-    float (*peak)(int64_t turns);  // 12 * 8 multiply-adds a turn
+    float (*peak)(int64_t turns);  // 12 * 8 multiply-adds per turn
 };
 
 }  // namespace rankprune

@@ -16,7 +16,7 @@ Threads& Threads::instance() {
     std::lock_guard<std::mutex> lock(creation);
     Threads* t = current.load(std::memory_order_relaxed);
     if (!t) {
-        // Never freed: its threads sleep until the process ends. A forked child has no threads, so it starts afresh.
+        // Never freed: its threads sleep until the process ends. A forked child has no threads, so it gets a new pool.
         t = new Threads;
         current.store(t, std::memory_order_release);
 #if !defined(_WIN32)

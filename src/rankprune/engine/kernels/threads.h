@@ -1,4 +1,4 @@
-// One pool of threads for the whole process: however many engines there are, they never oversubscribe each other.
+// One thread pool for the whole process, so that several engines do not oversubscribe the cores.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -9,17 +9,17 @@
 
 namespace rankprune {
 
-// Work that any number of threads do together. A thread that comes late, or is not scheduled, holds nobody up: it finds
-// nothing left to do. It may look for work after the job is over, so that a job owns all that is needed for looking.
+// Work that any number of threads share. A thread that starts late, or is not scheduled, does not delay the others: it
+// finds nothing to do. It may look for work after the job is over, so a job owns everything that this needs.
 struct Job {
     virtual ~Job() = default;
-    virtual void work(int64_t thread) = 0;  // of thread 0, the caller: returns when all is done
+    virtual void work(int64_t thread) = 0;  // on thread 0, the caller, it returns when all work is done
 };
 
 class Threads {
   public:
     static Threads& instance();
-    // Threads 1 .. count-1 of the pool work on the job with the caller, who is thread 0; one such caller at a time.
+    // Threads 1 .. count-1 of the pool work on the job together with the caller, thread 0; one caller at a time.
     void run(int64_t count, const std::shared_ptr<Job>& job);
 
   private:
@@ -39,7 +39,7 @@ inline void pause() {
 #endif
 }
 
-// Spin for some microseconds, since most waits are shorter; then let others have the core.
+// Spin for some microseconds, because most waits are shorter; then yield the core.
 template <class Done>
 inline void wait_until(Done done) {
     for (int i = 0; i < 500; i++) {

@@ -1,5 +1,5 @@
-// All operators once, for one instruction set: compiled several times with RP_VARIANT and that set's flags.
-// Nothing here may instantiate code that other files share: the linker could keep this file's copy of it.
+// All operators for one instruction set; compiled once per set, with RP_VARIANT and its flags.
+// Nothing here may instantiate code that other files share, because the linker could keep this file's copy of it.
 #include "conv.h"
 #include "matrix.h"
 #include "move.h"
@@ -9,7 +9,7 @@
 namespace rankprune {
 namespace {
 
-// Twelve independent chains of multiply-adds, more than any core has in flight.
+// Twelve independent chains of multiply-adds, more than any core keeps in flight.
 static float peak_loop(int64_t turns) {
     Vec s[12], a = Vec::of(0.999f), b = Vec::of(1e-3f);
     RP_UNROLL for (int i = 0; i < 12; i++) s[i] = Vec::of(float(i));

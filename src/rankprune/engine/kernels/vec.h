@@ -26,7 +26,7 @@ RP_OP(+) RP_OP(-) RP_OP(*) RP_OP(/)
 #undef RP_OP
 static inline Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
 static inline Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
-static inline Vec power_of_two(Vec n) {  // n integral
+static inline Vec power_of_two(Vec n) {  // n must be integral
     I8 bits = (__builtin_convertvector(n.v, I8) + 127) << 23;
     Vec r; memcpy(&r.v, &bits, 32); return r;
 }
