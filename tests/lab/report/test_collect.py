@@ -154,7 +154,7 @@ def test_flatten() -> None:
 def test_folders_are_found_once_and_a_path_without_runs_is_one_sentence(runs: Path, tmp_path: Path) -> None:
     one = next(runs.glob("*-rpg-*"))
     assert len(find([runs, one, str(one) + "/"])) == 3
-    with pytest.raises(NoRun, match=r"holds no run: give a run folder that has a recipe\.yaml"):
+    with pytest.raises(NoRun, match=r"holds no run: give a run folder, which has a recipe\.yaml"):
         find([tmp_path])
 
 
