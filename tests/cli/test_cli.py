@@ -95,7 +95,7 @@ def test_smoke_of_every_method_and_task(name: str, tmp_path: Path) -> None:
         (["analyze", "nowhere.safetensors", "--model", "vgg-small"], 2, ["nowhere.safetensors"]),
         (["prune", "nowhere.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "x.safetensors"], 2, ["nowhere"]),
         (["prune", "w.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "x.pth"], 2, ["x.pth", ".safetensors"]),
-        (["prune", "w.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "no/x.safetensors"], 2, ["no/x.safetensors", "make no first"]),
+        (["prune", "w.pth", "--model", "vgg-small", "--sparsity", "0.9", "--out", "no/x.safetensors"], 2, ["no/x.safetensors", "create no first"]),
         (["analyze", "nowhere"], 2, ["no run folder or weights file nowhere"]),
         (["analyze", "."], 2, ["holds no run itself", "model.sparse.safetensors"]),
         (["bench", "nowhere.pth"], 2, ["no run folder or weights file nowhere.pth"]),
