@@ -19,7 +19,10 @@ def joined_values(graph: Graph, lanes: int) -> frozenset[int]:
 
     Args:
         graph: The graph.
-        lanes: Of the widest vectors.
+        lanes: Floats of the widest vectors.
+
+    Returns:
+        The values whose rows are to be joined.
     """
     like = list(range(len(graph.shapes)))  # a value that lies as this one does, up to one that is its own
     gain = [0] * len(like)
