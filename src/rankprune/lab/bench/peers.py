@@ -224,7 +224,9 @@ def onnxruntime_int8(model: nn.Module, example: Tensor, threads: int, folder: Pa
             return None if found is None else dict(zip(names, found.values()))
 
     names = _inputs(plain)
-    quantization.quantize_static(str(plain), str(quantized), Reader(), per_channel=True)
+    kind = quantization.QuantType  # VNNI multiplies unsigned activations by signed weights
+    types = {"activation_type": kind.QUInt8, "weight_type": kind.QInt8}
+    quantization.quantize_static(str(plain), str(quantized), Reader(), per_channel=True, **types)
     return onnx_file(quantized, threads)
 
 
