@@ -15,8 +15,8 @@ import pytest
 import rankprune
 
 ROOT = Path(rankprune.__file__).parent
-# The rooms that are done; a room that is not listed yet joins when its functions are explained.
-ROOMS = ("_util", "prunable", "flops", "core", "methods", "extras", "rank", "formats", "integrations")
+ROOMS = ("_util", "prunable", "flops", "core", "methods", "extras", "rank", "formats", "integrations",
+         "engine", "lab", "cli")  # fmt: skip
 OPTIONAL = {"rankprune.integrations.lightning", "rankprune.integrations.transformers"}  # need libraries to be imported
 NOT_EXPLAINED = {"self", "cls"}
 
@@ -40,11 +40,12 @@ def public(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any], list[s
         if inspect.isfunction(item):
             yield name, item, [item.__doc__ or ""]
         elif inspect.isclass(item):
+            fields = getattr(item, "__dataclass_fields__", {})  # a function may be a field's default
             for method, value in vars(item).items():
                 function = inspect.unwrap(getattr(value, "__func__", value))
                 owners = [base for base in item.__mro__ if method in vars(base)]
                 foreign = any(not base.__module__.startswith("rankprune") for base in owners)
-                if not method.startswith("_") and inspect.isfunction(function) and not foreign:
+                if not method.startswith("_") and method not in fields and inspect.isfunction(function) and not foreign:
                     inherited = [vars(base)[method] for base in owners]
                     yield f"{name}.{method}", function, [getattr(f, "__func__", f).__doc__ or "" for f in inherited]
 
