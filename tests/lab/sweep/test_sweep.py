@@ -69,7 +69,7 @@ def test_runs_that_an_override_makes_the_same_are_one(tmp_path: Path) -> None:
     [
         ("recipe: [fashion-dense]", "'recipes'"),
         ("seeds: [0]", "no run"),
-        ("task: fashion", "go together"),
+        ("task: fashion", "given together"),
         ("task: fashion\nmethods: [dense, rpg]", "rpg needs it"),
         ("recipes: [fashion-dense]\nvary: {note: [2026-01-01]}", "vary.note"),
         ("recipes: [fashion-dens]", "fashion-dense"),

@@ -184,7 +184,8 @@ static bool largest_of(const Pool& pool, const float* source, int64_t slab, floa
     const int64_t rows = pool.rows, taps = p.taps, step = p.stride_y, height = p.height, windows = pool.count / taps;
     const int64_t x = slab * kLanes * p.stride_x, first = (x + p.x_first[0]) >> 3;
     const int64_t blocks = ((x + p.x_first[taps - 1] + kLanes * p.stride_x - 1) >> 3) - first + 1, apart = blocks * kLanes;
-    if (pool.average || p.plain || p.stride_x > 2 || windows > kWindow || blocks * rows > taps * p.phases * p.rows)
+    if (pool.average || p.plain || p.stride_x > 2 || windows < 1 || windows > kWindow ||
+        blocks * rows > taps * p.phases * p.rows)
         return false;
     int64_t shift[kWindow];  // of each row of the window relative to the first row of the image
     for (int64_t k = 0; k < windows; k++) {
