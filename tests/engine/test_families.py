@@ -32,6 +32,7 @@ def own_cache(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tuning, "cache_folder", lambda: tmp_path)
 
+
 @pytest.mark.parametrize("name", QUICK)
 def test_a_sample_agrees_with_torch(name):
     model, example = networks.build(name)
