@@ -135,7 +135,7 @@ class Group:
         without: Tensor | None = None,
         extras: Sequence[Extra] = (),
     ) -> Callable[[], Tensor]:
-        """The score as selection consumes it, in a tensor of its own.
+        """The score as selection reads it, in a tensor that belongs to no one else.
 
         Reserved entries score +inf; entries outside `among` and entries in `without` score -inf.
 

@@ -6,7 +6,7 @@ on the bits of the scores: two histogram passes for 32-bit floats. Never a conca
 (tensor order, flat index), so counts are exact and equal on every rank.
 
 A score is a tensor, or a callable that makes one. A callable is asked once a pass, so that one layer is held at a
-time, and what it returns is consumed: it must be a tensor of its own.
+time. Scores are never written to.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ def _histogram(keys: Tensor, shift: int, prefix: int | None) -> Tensor:
 
 
 def _take(score: Scores) -> Tensor:
-    """A tensor of our own with the scores, 32 or 64 bits wide."""
-    values = score.detach().clone() if isinstance(score, Tensor) else score()
+    """The scores, 32 or 64 bits wide."""
+    values = score.detach() if isinstance(score, Tensor) else score()
     return values if values.dtype == torch.float64 else values.float()
 
 
