@@ -165,7 +165,7 @@ def timing(suite: str, model: str, percent: str, engine: str) -> tuple[str, ...]
 
 
 TASKS = {("4 epochs", "ResNet-20"): "cifar10-cpu-resnet20", ("4 epochs", "small VGG"): "cifar10-cpu-vgg",
-         ("40 epochs", "ResNet-20"): "cifar10-long-resnet20", ("40 epochs", "small VGG"): "cifar10-long-vgg"}  # fmt: skip
+         ("40 epochs", "ResNet-20"): "cifar10-long-resnet20", ("40 epochs", "small VGG"): "cifar10-long-vgg", ("40 epochs", "half-width VGG"): "cifar10-long-vgg-half"}  # fmt: skip
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/choose.md"])

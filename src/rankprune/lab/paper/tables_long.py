@@ -11,7 +11,7 @@ from .table import NAMES, PROTOCOL, Evidence, Table, Value
 from .tables_paper import Scale
 
 PREFIX = "cifar10-long-"
-_NETS = {"vgg": "small VGG", "resnet20": "ResNet-20"}
+_NETS = {"vgg": "small VGG", "vgg-half": "half-width VGG", "resnet20": "ResNet-20"}
 _HEAD = (
     "net", "sparsity", "method", "settings", "accuracy", "δ-rank", "dead", "steps", "updates", "survive 1", "3", "10",
 )  # fmt: skip
