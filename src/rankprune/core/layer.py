@@ -12,11 +12,10 @@ from torch.optim import Optimizer
 
 from rankprune.prunable import Kind, standardises
 
+from . import masks
 from .optimizer_state import zero_outside
 from .shards import Shards, local
 
-_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CACHED = 2**20  # weights masked at a time on a CPU: their widened mask fits into a cache of 4 MB
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
@@ -83,6 +82,7 @@ class PrunableLayer:
     grad_scale: Tensor | None = None
     reserved: Tensor | None = None
     seen: tuple[torch.dtype, torch.device] | None = None
+    _kept: tuple[int, int, Tensor | None] = (0, -1, None)  # address and version of the mask, and its positions
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -247,7 +247,7 @@ class PrunableLayer:
         for name, value in state.items():
             mine = isinstance(value, Tensor) and value.shape == self.shape
             if mine and not zero_outside(state, name, local(value), keep):
-                _zero_bits(local(value), keep)
+                masks.apply_mask_(local(value), keep)
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -277,19 +277,50 @@ class PrunableLayer:
         """
         if self.mask.device != tensor.device:
             self.mask = self.mask.to(tensor.device)
-        _zero_bits(tensor, self.mask)
+        masks.apply_mask_(tensor, self.mask)
 
+    def positions(self, *tensors: Tensor) -> Tensor | None:
+        """Where the mask keeps, as positions in memory order: an index that is much cheaper than a sparse mask.
 
-def _zero_bits(tensor: Tensor, keep: Tensor) -> None:
-    """Exact zeros, in place, where `keep` is False.
+        Args:
+            tensors: Tensors of the weight's shape to be indexed, each as `masks.in_memory_order` returns it.
 
-    As integers times 0 or 1: cheaper than `where`, and unlike a product of floats it clears a NaN. On a CPU by a few
-    rows at a time, so that the widened mask stays in the cache.
-    """
-    bits, keep = tensor.view(_BITS[tensor.element_size()]), keep.view(torch.int8)
-    rows = _CACHED * len(keep) // max(1, keep.numel()) if tensor.device.type == "cpu" else len(keep)
-    if rows >= len(keep):
-        bits.mul_(keep)
-        return
-    for part, kept in zip(bits.split(max(1, rows)), keep.split(max(1, rows)), strict=True):
-        part.mul_(kept)
+        Returns:
+            The positions; None if the mask is not sparse, or one of the tensors has other strides than it.
+        """
+        if self._kept[:2] != (self.mask.data_ptr(), self.mask._version):
+            self._kept = (self.mask.data_ptr(), self.mask._version, masks.sparse_positions(self.mask))
+        same = all(tensor.stride() == self.mask.stride() for tensor in tensors)
+        return self._kept[2] if same else None
+
+    def copy_kept(self, target: Tensor, source: Tensor) -> Tensor:
+        """Copy what the mask keeps from one tensor into another, in place.
+
+        Args:
+            target: The tensor to write to.
+            source: The tensor to copy from.
+
+        Returns:
+            The target.
+        """
+        kept = self.positions(target, source)
+        if kept is None:
+            return target.copy_(torch.where(self.mask, source, target))
+        masks.in_memory_order(target)[kept] = masks.in_memory_order(source)[kept]
+        return target
+
+    def fill_kept(self, target: Tensor, value: float) -> Tensor:
+        """Set what the mask keeps to a value, in place.
+
+        Args:
+            target: The tensor to write to.
+            value: The value.
+
+        Returns:
+            The target.
+        """
+        kept = self.positions(target)
+        if kept is None:
+            return target.masked_fill_(self.mask, value)
+        masks.in_memory_order(target)[kept] = value
+        return target

@@ -18,6 +18,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from . import masks
+
 Scores = Tensor | Callable[[], Tensor]
 
 _DIGIT = 16
@@ -80,30 +82,22 @@ def keep_largest(score: Scores, count: int, shards: Shards | None = None, guess:
             one pass is enough.
     """
     values = _take(score)
-    shape, values = values.shape, values.reshape(-1)
     if count <= 0:
-        return torch.zeros(shape, dtype=torch.bool, device=values.device)
+        return torch.zeros_like(values, dtype=torch.bool)
     if guess is not None and not shards:
-        mask = _above(values, guess)
-        above = int(torch.count_nonzero(mask))
-        if above == count:
-            return mask.view(shape)
+        mask = masks.above(values, guess)
+        above = masks.count(mask)
         if above == count - 1:  # the last one in is the score itself, unless another tensor has it
-            mask[(values == guess).nonzero().view(-1)[:1]] = True
-            if int(torch.count_nonzero(mask)) == count:
-                return mask.view(shape)
-    end = _end(_Scored([lambda: values], [1], [shards], values.dtype), count)
-    mask = _above(values, end.value)
+            above += _add_ties_(mask, values, guess, 1)
+        if above == count:
+            return mask
+    end = _end(_Scored([lambda: masks.in_memory_order(values)], [1], [shards], values.dtype), count)
+    mask = masks.above(values, end.value)
     ties = count - end.above[0]
     if shards:
         ties = max(ties - shards.before(int(torch.count_nonzero(values == end.value))), 0)
-    for start, chunk in enumerate(values.split(_CHUNK)):
-        if ties <= 0:
-            break
-        equal = (chunk == end.value).nonzero().view(-1)[:ties]
-        mask[start * _CHUNK + equal] = True
-        ties -= equal.numel()
-    return mask.view(shape)
+    _add_ties_(mask, values, end.value, ties)
+    return mask
 
 
 def select(
@@ -126,7 +120,7 @@ def select(
     """
     costs = [1] * len(scores) if costs is None else list(costs)
     shards = [None] * len(scores) if shards is None else list(shards)
-    sources = [lambda s=s: _take(s).to(dtype).reshape(-1) for s in scores]  # type: ignore[misc]
+    sources = [lambda s=s: masks.in_memory_order(_take(s).to(dtype)) for s in scores]  # type: ignore[misc]
     end = _end(_Scored(sources, costs, shards, dtype), budget)
     spent = sum(n * cost for n, cost in zip(end.above, costs))
     counts = []
@@ -135,6 +129,19 @@ def select(
         spent += ties * cost
         counts.append(above + ties)
     return Cut(counts, spent, end.value)
+
+
+def _add_ties_(mask: Tensor, values: Tensor, value: float, count: int) -> int:
+    """Add the first `count` entries of this value to the mask, by flat index; returns how many there were."""
+    rows = 1 + _CHUNK // max(1, values[:1].numel()) if values.dim() else 1
+    left = count
+    for part, chosen in zip(values.split(rows), mask.split(rows)) if values.dim() else [(values, mask)]:
+        if left <= 0:
+            break
+        equal = (part == value).nonzero()[:left]  # (ties, dimensions), in order of the flat index
+        chosen[tuple(equal.t())] = True
+        left -= len(equal)
+    return count - left
 
 
 def _end(scored: _Scored, budget: int) -> _End:
@@ -169,13 +176,8 @@ def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | N
     if wanted <= 0:
         return None
     value = float(torch.cat([part.to(between[0].device) for part in between]).kthvalue(found - wanted + 1).values)
-    return _End(value, [n + int(torch.count_nonzero(_above(part, value))) for n, part in zip(above, between)],
+    return _End(value, [n + int(torch.count_nonzero(masks.above(part, value))) for n, part in zip(above, between)],
                 [int(torch.count_nonzero(part == value)) for part in between])  # fmt: skip
-
-
-def _above(values: Tensor, value: float) -> Tensor:
-    """Which are above a value; NaN is above all."""
-    return torch.le(values, value).logical_not_()
 
 
 def _split(values: Tensor, low: float, high: float, few_above: bool) -> tuple[int, Tensor]:
@@ -183,12 +185,12 @@ def _split(values: Tensor, low: float, high: float, few_above: bool) -> tuple[in
     above, between = 0, []
     for chunk in values.split(_CHUNK):  # the scarcer side first: the rest is asked of few
         if few_above:
-            up = chunk[_above(chunk, low)]
+            up = chunk[masks.positions(masks.above(chunk, low))]
             between.append(up[up <= high])
             above += len(up) - len(between[-1])
         else:
             down = chunk[chunk <= high]
-            between.append(down[_above(down, low)])
+            between.append(down[masks.above(down, low)])
             above += len(chunk) - len(down)
     return above, torch.cat(between)
 
@@ -225,7 +227,7 @@ def _by_radix(scored: _Scored, budget: int) -> _End:
     above, equal = [], []
     for source, shard in zip(sources, shards):
         values = source()
-        both = torch.stack([torch.count_nonzero(_above(values, value)), torch.count_nonzero(values == value)])
+        both = torch.stack([torch.count_nonzero(masks.above(values, value)), torch.count_nonzero(values == value)])
         del values  # before the next layer's are made
         n_above, n_equal = (shard.sum(both) if shard else both).tolist()
         above.append(n_above)
@@ -254,7 +256,7 @@ def _take(score: Scores) -> Tensor:
 
 def _order_keys_(values: Tensor) -> Tensor:
     """Turn floats, in place, into integers of the same order."""
-    flat = values.contiguous().view(-1)
+    flat = masks.in_memory_order(values)
     ints = torch.int64 if flat.dtype == torch.float64 else torch.int32
     for chunk in flat.split(_CHUNK):
         chunk.add_(0.0)  # minus zero ties with zero

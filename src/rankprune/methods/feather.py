@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from rankprune.core.keywords import RampKeywords
@@ -31,7 +30,7 @@ class Feather(Thresholded, RampKeywords):
     theta: float | None = None
 
     def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
-        return torch.where(layer.mask, grad, grad * self._below())
+        return layer.copy_kept(grad * self._below(), grad)
 
     def _below(self) -> float:
         assert self.sparsity is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rankprune.core import masks
 from rankprune.core.method import Group, Latent, PrunableLayer
 from rankprune.core.plan import Ramp
 
@@ -56,7 +57,7 @@ class Thresholded(Latent):
         """
         self.keep_best(group, budget)
         cost = [layer.cost if self.budget == "macs" else 1 for layer in group.layers]
-        cut = [_largest_cut(layer, self.score(layer)) / c for layer, c in zip(group.layers, cost)]
+        cut = [_largest_cut(layer, group.scored(layer, self.score)()) / c for layer, c in zip(group.layers, cost)]
         if self.distribution == "global":
             cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
         for layer, c, value in zip(group.layers, cost, cut):
@@ -64,15 +65,16 @@ class Thresholded(Latent):
 
     def effective(self, layer: PrunableLayer) -> Tensor:
         latent = layer.state["latent"]
-        if 4 * int(torch.count_nonzero(layer.mask)) > latent.numel():
-            return torch.where(layer.mask, self._shrunk(layer, latent, layer.reserved), 0.0)
-        kept = layer.mask.reshape(-1).nonzero().view(-1)  # pow() is expensive: apply it only to kept entries
-        reserved = None if layer.reserved is None else layer.reserved.reshape(-1)[kept]
-        image = latent.new_zeros(latent.numel())
-        image[kept] = self._shrunk(layer, latent.reshape(-1)[kept], reserved)
-        return image.view(latent.shape)
+        reserved = [] if layer.reserved is None else [layer.reserved]
+        kept = layer.positions(latent, *reserved)
+        if kept is None:
+            return torch.where(layer.mask, self._shrunk(layer, latent, *reserved), 0.0)
+        image = torch.zeros_like(latent)
+        values = self._shrunk(layer, *(masks.in_memory_order(t)[kept] for t in (latent, *reserved)))
+        masks.in_memory_order(image)[kept] = values  # pow() is expensive: only of what stays
+        return image
 
-    def _shrunk(self, layer: PrunableLayer, values: Tensor, reserved: Tensor | None) -> Tensor:
+    def _shrunk(self, layer: PrunableLayer, values: Tensor, reserved: Tensor | None = None) -> Tensor:
         size, threshold = values.abs(), layer.state["threshold"]
         shrinks = size > threshold if reserved is None else (size > threshold) & ~reserved
         small = size - threshold if self.p == 1 else (size**self.p - threshold**self.p).clamp_min_(0) ** (1 / self.p)
@@ -80,7 +82,6 @@ class Thresholded(Latent):
 
 
 def _largest_cut(layer: PrunableLayer, score: Tensor) -> Tensor:
-    """The largest score outside the mask, over all ranks that share the layer; -inf where all stays."""
-    cut = score.masked_fill(layer.mask, -torch.inf)
-    found = cut.max() if cut.numel() else cut.new_tensor(-torch.inf)  # a rank may hold no row
-    return layer.shards.max(found)
+    """The largest score outside the mask, over all ranks that share the layer; -inf where all stays. Takes `score`."""
+    cut = masks.in_memory_order(layer.fill_kept(score, -torch.inf))
+    return layer.shards.max(cut.max() if cut.numel() else cut.new_tensor(-torch.inf))  # a rank may hold no row
