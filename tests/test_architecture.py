@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "src" / "rankprune"
 # A room may import the rooms with a lower number, and itself. Rooms with the same number may not import each other.
 LEVEL = {
-    "_util": 0, "prunable": 0, "rank": 1, "core": 2, "flops": 3, "methods": 3, "extras": 3,
+    "_util": 0, "openmp": 0, "prunable": 0, "rank": 1, "core": 2, "flops": 3, "methods": 3, "extras": 3,
     "formats": 3, "engine.graph": 4, "engine.frontend": 5, "engine.backend": 5, "engine": 6, "integrations": 6,
     "lab.errors": 7, "lab.losses": 7, "lab.progress": 7, "lab.models": 7, "lab.data": 7, "lab.recipes": 8, "lab.distributed": 8,
     "lab.runs": 9, "lab.bench": 10, "lab.training": 10, "lab.sweep": 11, "lab.report": 11, "lab.paper": 12, "cli": 13,

@@ -15,7 +15,7 @@ import pytest
 import rankprune
 
 ROOT = Path(rankprune.__file__).parent
-ROOMS = ("_util", "prunable", "flops", "core", "methods", "extras", "rank", "formats", "integrations",
+ROOMS = ("_util", "openmp", "prunable", "flops", "core", "methods", "extras", "rank", "formats", "integrations",
          "engine", "lab", "cli")  # fmt: skip
 OPTIONAL = {"rankprune.integrations.lightning", "rankprune.integrations.transformers"}  # need libraries to be imported
 NOT_EXPLAINED = {"self", "cls"}

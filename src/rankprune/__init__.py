@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .core.openmp import wait_asleep
+from .openmp import wait_asleep
 
 __version__ = "0.1.0"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rankprune as rp
-from rankprune.core.docstrings import explained
-from rankprune.core.registry import settings_of
+from rankprune.core.settings import explained, settings_of
 
 
 @pytest.mark.parametrize("name", rp.list_methods())

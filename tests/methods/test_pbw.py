@@ -8,7 +8,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import cnn, sgd, train
-from rankprune.core.rounds import cut_share, evenly_spaced
+from rankprune.core.schedules import cut_share, evenly_spaced
 
 
 def two_layers() -> tuple[nn.Module, torch.optim.Optimizer]:

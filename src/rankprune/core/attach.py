@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from . import budget as budgets
 from .discover import find_layers, matches_name, survey
 from .method import Extra, Group, Method
-from .registry import create, create_extra, list_extras, method_info, settings_for
+from .registry import create_extra, list_extras, method_info, settings_for
 from .schedules import check_count
+from .settings import create
 from .summary import Report
 
 FEW_UPDATES = 20  # below this, attach warns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -88,3 +89,40 @@ class Step:
     def replaced(self) -> bool:
         """Whether a mask update stands in for the optimizer step."""
         return any(group.method.replaces_optimizer_step() for group in self.updating)
+
+
+def within_step(optimizer: Optimizer) -> bool:
+    """Whether the caller's step hook belongs to a `super().step()` within a step of this optimizer.
+
+    torch wraps `step` of each class that was instantiated, so a subclass that calls its parent's runs the hooks twice.
+    A step that failed leaves no trace on the stack, as it would in a counter.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    wrappers, frame = 0, sys._getframe(1)
+    while frame is not None and wrappers < 2:
+        is_wrapper = frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == Optimizer.__module__
+        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return wrappers > 1
+
+
+def skipped(optimizer: Optimizer) -> Tensor | None:
+    """The flag a GradScaler leaves on an optimizer that decides by itself (fused): 1 where the step was skipped.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return found if isinstance(found, Tensor) else None
+
+
+def grad_scale(optimizer: Optimizer | None) -> Tensor | None:
+    """The scale gradients still carry when a fused optimizer unscales them by itself.
+
+    Args:
+        optimizer: The optimizer, if there is one.
+    """
+    scale = getattr(optimizer, "grad_scale", None)
+    return scale if isinstance(scale, Tensor) else None

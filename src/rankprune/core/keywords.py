@@ -1,6 +1,6 @@
 """The settings of plans as keywords of the methods that take them, for type checkers and editors.
 
-`RPG(lam=4.0, every=50)` hands `every` to the plan of the method (`registry.route_to_plan`), which a type checker cannot
+`RPG(lam=4.0, every=50)` hands `every` to the plan of the method (`settings.route_to_plan`), which a type checker cannot
 know. A method names the base below that declares the keywords of its plan. At run time such a base only reads them
 back, `RPG(every=50).every`: it has no fields and no methods, so the order of bases has no effect.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,6 @@ from torch.optim import Optimizer
 from rankprune.prunable import Kind, standardises
 
 from . import masks
-from .optimizer_state import zero_outside
 from .shards import Shards, local
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -82,7 +82,7 @@ class PrunableLayer:
     grad_scale: Tensor | None = None
     reserved: Tensor | None = None
     seen: tuple[torch.dtype, torch.device] | None = None
-    _kept: tuple[int, int, Tensor | None] = (0, -1, None)  # address and version of the mask, and its positions
+    _kept: tuple[Tensor, int, Tensor | None] | None = None  # the mask, its version, and its positions then
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -246,7 +246,7 @@ class PrunableLayer:
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
         for name, value in state.items():
             mine = isinstance(value, Tensor) and value.shape == self.shape
-            if mine and not zero_outside(state, name, local(value), keep):
+            if mine and not _zero_quantized(state, name, local(value), keep):
                 masks.apply_mask_(local(value), keep)
 
     @torch.no_grad()
@@ -288,10 +288,11 @@ class PrunableLayer:
         Returns:
             The positions; None if the mask is not sparse, or one of the tensors has other strides than it.
         """
-        if self._kept[:2] != (self.mask.data_ptr(), self.mask._version):
-            self._kept = (self.mask.data_ptr(), self.mask._version, masks.sparse_positions(self.mask))
-        same = all(tensor.stride() == self.mask.stride() for tensor in tensors)
-        return self._kept[2] if same else None
+        if any(tensor.stride() != self.mask.stride() for tensor in tensors):
+            return None
+        if self._kept is None or self._kept[0] is not self.mask or self._kept[1] != self.mask._version:
+            self._kept = (self.mask, self.mask._version, masks.sparse_positions(self.mask))
+        return self._kept[2]
 
     def copy_kept(self, target: Tensor, source: Tensor) -> Tensor:
         """Copy what the mask keeps from one tensor into another, in place.
@@ -324,3 +325,45 @@ class PrunableLayer:
             return target.masked_fill_(self.mask, value)
         masks.in_memory_order(target)[kept] = value
         return target
+
+
+def _zero_quantized(state: Mapping[str, Any], name: str, tensor: Tensor, keep: Tensor) -> bool:
+    """Write the value 0 where `keep` is False into a quantised state tensor; False where it is not quantised.
+
+    Integer codes get the code of the value next to 0, which is 0 itself in practice: their values are listed beside
+    them (`state1` in `qmap1`, bitsandbytes) or within a tensor subclass (`codes` in `qmap`, torchao). Another subclass
+    that can `dequantize` is quantised anew.
+
+    Args:
+        state: The optimizer's state of one parameter.
+        name: The key of the tensor in it.
+        tensor: The tensor.
+        keep: A mask of its shape.
+    """
+    if type(tensor).dequantize is Tensor.dequantize:
+        codes: Any = tensor
+        values = state.get(name.replace("state", "qmap")) if name.startswith("state") else None
+        if tensor.is_floating_point() or not isinstance(values, Tensor):
+            return False
+    else:
+        codes, values = getattr(tensor, "codes", None), getattr(tensor, "qmap", None)
+    if isinstance(codes, Tensor) and isinstance(values, Tensor) and codes.shape == keep.shape:
+        codes.masked_fill_(~keep, int(values.abs().argmin()))
+    else:
+        tensor.copy_(torch.where(keep, tensor.dequantize(), 0.0))
+    return True
+
+
+def all_finite(layers: Sequence[PrunableLayer], grads: bool = True) -> bool:
+    """Whether all weights and gradients are finite, with one look at the device: a sum is not if an entry is not.
+
+    Args:
+        layers: The layers to look at.
+        grads: Whether to look at their gradients too.
+    """
+    tensors = [t for s in layers for t in (s.parameter, s.parameter.grad if grads else None) if t is not None]
+    parts = [local(t.detach()) for t in tensors]
+    sums = torch.stack([p.sum(dtype=torch.float32 if p.element_size() < 4 else None).double() for p in parts])
+    bad = torch.count_nonzero(~torch.isfinite(sums))
+    shards = next((s.shards for s in layers if s.shards), layers[0].shards)
+    return not bool(shards.sum(bad))

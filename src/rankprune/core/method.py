@@ -18,11 +18,11 @@ from . import budget as budgets
 from .cost import DenseGradient, TrainingCost
 from .form import LatentForm, MaskedForm
 from .group import Extra, Group
-from .growth import GrowInit, explore, idle, initial_values
 from .layer import PrunableLayer
 from .plan import EveryStep, Periodic, Plan, Run
-from .registry import MethodInfo, check_choices, list_methods, method_info, register, route_to_plan
+from .registry import MethodInfo, list_methods, method_info, register
 from .schedules import Value, cosine, value_at
+from .settings import check_choices, route_to_plan
 
 __all__ = [
     "DropGrow",
@@ -38,6 +38,10 @@ __all__ = [
     "method_info",
     "register",
 ]
+
+
+GrowInit = Literal["zero", "gradient", "random", "original"]
+_SMALL = 0.1  # of the root mean square of a layer's active weights
 
 
 class _FlatKeywords(ABCMeta):
@@ -358,6 +362,44 @@ def relative_importance(layer: PrunableLayer) -> Tensor:
     columns = layer.shards.sum(size.sum(dim=(0, *range(2, size.dim())), keepdim=True))
     tiny = torch.finfo(size.dtype).tiny  # an empty row is 0 / tiny = 0
     return size / rows.clamp_min(tiny) + size / columns.clamp_min(tiny)
+
+
+def initial_values(layer: PrunableLayer, how: str) -> Tensor:
+    """What a weight of this layer starts at when it is grown.
+
+    gradient: one step of plain gradient descent, -lr · g. random: normal numbers with a tenth of the active weights'
+    root mean square. original: the value that the weight had at attach.
+
+    Args:
+        layer: The layer.
+        how: "gradient", "original" or "random".
+    """
+    if how == "gradient":
+        return layer.grad * -layer.lr
+    if how == "original":
+        return layer.state["original"]
+    total = layer.weight.masked_fill(~layer.mask, 0.0).square().sum()
+    rms = (layer.shards.sum(total) / max(layer.kept(), 1)).sqrt()
+    return layer.normal("grown") * rms * _SMALL
+
+
+def idle(layer: PrunableLayer) -> Tensor:
+    """Active weights that are exactly 0.
+
+    Args:
+        layer: The layer.
+    """
+    return layer.mask & (layer.weight == 0)
+
+
+def explore(layer: PrunableLayer) -> None:
+    """Remember what is active now as explored, where that is kept at all.
+
+    Args:
+        layer: The layer.
+    """
+    if "explored" in layer.state:
+        layer.state["explored"].logical_or_(layer.mask)
 
 
 @dataclass

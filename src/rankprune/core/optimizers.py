@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -113,38 +113,40 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     return True
 
 
-def within_step(optimizer: Optimizer) -> bool:
-    """Whether the caller's step hook belongs to a `super().step()` within a step of this optimizer.
-
-    torch wraps `step` of each class that was instantiated, so a subclass that calls its parent's runs the hooks twice.
-    A step that failed leaves no trace on the stack, as it would in a counter.
+def averages(optimizer: Optimizer) -> bool:
+    """Whether `optimizer.eval()` and `train()` move the weights between the point of training and an average.
 
     Args:
         optimizer: The optimizer.
     """
-    wrappers, frame = 0, sys._getframe(1)
-    while frame is not None and wrappers < 2:
-        is_wrapper = frame.f_code.co_name == "wrapper" and frame.f_globals.get("__name__") == Optimizer.__module__
-        wrappers += is_wrapper and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back  # type: ignore[assignment]
-    return wrappers > 1
+    switches = callable(getattr(optimizer, "eval", None)) and callable(getattr(optimizer, "train", None))
+    return switches and any("train_mode" in group for group in optimizer.param_groups)
 
 
-def skipped(optimizer: Optimizer) -> Tensor | None:
-    """The flag a GradScaler leaves on an optimizer that decides by itself (fused): 1 where the step was skipped.
+def shows_average(optimizer: Optimizer) -> bool:
+    """Whether the parameters hold the average now, as they do after `optimizer.eval()`.
 
     Args:
-        optimizer: The optimizer.
+        optimizer: An optimizer that averages.
     """
-    found = getattr(optimizer, "found_inf", None)
-    return found if isinstance(found, Tensor) else None
+    return not any(group.get("train_mode") for group in optimizer.param_groups)
 
 
-def grad_scale(optimizer: Optimizer | None) -> Tensor | None:
-    """The scale gradients still carry when a fused optimizer unscales them by itself.
+class SwitchHook:
+    """Puts the latents in the weights' place while `eval()` or `train()` moves them; `remove` takes it off."""
 
-    Args:
-        optimizer: The optimizer, if there is one.
-    """
-    scale = getattr(optimizer, "grad_scale", None)
-    return scale if isinstance(scale, Tensor) else None
+    def __init__(self, optimizer: Optimizer, latents: Callable[[], AbstractContextManager[None]]) -> None:
+        self.optimizer: Any = optimizer
+        for name in ("eval", "train"):
+            self._wrap(name, getattr(optimizer, name), latents)
+
+    def _wrap(self, name: str, move: Callable[..., Any], latents: Callable[[], AbstractContextManager[None]]) -> None:
+        def switched(*args: Any, **kwargs: Any) -> Any:
+            with latents():
+                return move(*args, **kwargs)
+
+        setattr(self.optimizer, name, switched)
+
+    def remove(self) -> None:
+        """Give the optimizer its own `train` and `eval` back."""
+        del self.optimizer.eval, self.optimizer.train  # those of the class are there again

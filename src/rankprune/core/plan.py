@@ -1,6 +1,6 @@
 """When masks are updated and how many weights stay: small frozen values, a field of every method.
 
-A `Plan` is what a user or a method chooses; `planned.PlannedUpdates` is what attach computes from it, once.
+A `Plan` is what a user or a method chooses; `group.PlannedUpdates` is what attach computes from it, once.
 """
 
 from __future__ import annotations
@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from .cost import DenseGradientAtUpdates, DenseGradientWhilePruning, TrainingCost
-from .rounds import evenly_spaced, left_after, rounds_at_rate
-from .schedules import Schedule, Step, as_step, check_count, choose_every, cubic, exponential
+from .schedules import (
+    Schedule,
+    Step,
+    as_step,
+    check_count,
+    choose_every,
+    cubic,
+    evenly_spaced,
+    exponential,
+    left_after,
+    rounds_at_rate,
+)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ import importlib
 import pkgutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar
 
 from rankprune._util import nearest, shorten
 
 from .cost import TrainingCost
-from .docstrings import with_inherited_args
+from .settings import create, field_names, settings_of, with_inherited_args
 
 Exact = Literal["always", "end"]
 Class = TypeVar("Class", bound=type)
@@ -130,83 +130,6 @@ def method_info(name: str) -> MethodInfo:
     return _METHODS[name]
 
 
-def settings_of(cls: type) -> dict[str, Any]:
-    """The hyper-parameters of a method class with their types: its own, and those of its plan.
-
-    Args:
-        cls: The class of a method, such as `method_info("rpg").cls`.
-
-    Returns:
-        Type hints by name. A method takes those of its plan beside its own: `every`, `prune_end`, …
-    """
-    plan = type(cls.plan)  # type: ignore[attr-defined]
-    hints = {**_hints(plan), **_hints(cls)}
-    return {name: hints[name] for name in (*_fields(cls), *_fields(plan))}
-
-
-def check_choices(settings: Any) -> None:
-    """Raise where a field that is declared as a `Literal` holds something else.
-
-    Args:
-        settings: A method or a plan.
-
-    Raises:
-        ValueError: A field holds a value that is not allowed.
-    """
-    hints = _hints(type(settings))
-    for name in _fields(type(settings)):
-        hint = hints[name]
-        if get_origin(hint) is Literal and getattr(settings, name) not in get_args(hint):
-            allowed = " or ".join(map(repr, get_args(hint)))
-            raise ValueError(f"{name}={getattr(settings, name)!r} is unknown: use {allowed}")
-
-
-def route_to_plan(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the settings that are the plan's (`every`, `prune_end`, …) into `plan`, where they were given beside it.
-
-    Args:
-        cls: The class of a method.
-        settings: What it was called with.
-
-    Returns:
-        Settings for the constructor, with the plan's in `plan`.
-    """
-    own = {key: value for key, value in settings.items() if key in _fields(cls)}
-    plan = own.get("plan", getattr(cls, "plan", None))
-    flat = {key: value for key, value in settings.items() if key not in own}
-    if not flat or plan is None or not flat.keys() <= set(_fields(type(plan))):
-        return dict(settings)  # an unknown name: the constructor says so
-    return {**own, "plan": replace(plan, **flat)}
-
-
-def create(cls: type, hyper: Mapping[str, Any]) -> Any:
-    """An instance with these hyper-parameters; an unknown one is an error that names the nearest.
-
-    Args:
-        cls: The class of a method.
-        hyper: Its hyper-parameters and those of its plan.
-
-    Raises:
-        ValueError: One of them is unknown.
-    """
-    known = list(settings_of(cls))
-    for key in hyper:
-        if key not in known:
-            raise ValueError(f"{cls.info.name} has no hyper-parameter {key!r}: {nearest(key, known)}")  # type: ignore[attr-defined]
-    return cls(**hyper)
-
-
-def _hints(cls: type) -> dict[str, Any]:
-    try:
-        return get_type_hints(cls)
-    except NameError:  # a plug-in that imports names for type checkers only
-        return dict.fromkeys(_fields(cls), Any)
-
-
-def _fields(cls: type) -> list[str]:
-    return [f.name for f in fields(cls) if f.init]
-
-
 def settings_for(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of one method: `rigl={"every": 10}` is for the method of that name alone, and wins.
 
@@ -257,7 +180,7 @@ def create_extra(name: str, **options: Any) -> Any:
     """
     if name not in list_extras():
         raise ValueError(f"there is no extra {name!r}: {nearest(name, _EXTRAS)}")
-    known = _fields(_EXTRAS[name])
+    known = field_names(_EXTRAS[name])
     if unknown := [option for option in options if option not in known]:
         raise ValueError(f"{name} has no option {unknown[0]!r}: {nearest(unknown[0], known)}")
     return _EXTRAS[name](**options)

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rankprune.openmp import wait_asleep_late
+
 from . import checkpoint as _checkpoint
 from .attach import Sources, build_groups, make_report
-from .averaging import averages, shows_average
-from .gradients import all_finite
-from .layer import canonical
+from .layer import all_finite, canonical
 from .method import Extra, Group, Method
-from .openmp import wait_asleep_late
-from .optimizers import unwrap
+from .optimizers import averages, shows_average, unwrap
 from .shards import local
 from .step import StepHooks
 from .summary import Report, Timetable, refills

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .averaging import SwitchHook, averages
-from .clock import Clock, Step
-from .form import GradientHook
-from .gradients import GradientMask, LatentGradient, all_finite
-from .layer import PrunableLayer
+from .clock import Clock, Step, grad_scale, skipped, within_step
+from .form import GradientHook, GradientMask, LatentGradient
+from .layer import PrunableLayer, all_finite
 from .method import Extra, Group, Method
-from .optimizers import assign, disown_state, grad_scale, keeps_zeros, skipped, within_step
+from .optimizers import SwitchHook, assign, averages, disown_state, keeps_zeros
 
 log = logging.getLogger("rankprune")
 

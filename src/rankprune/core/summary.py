@@ -81,7 +81,6 @@ class Report:
         notes += self.warnings
         return "\n".join([*([self.title] if self.title else []), *lines, *notes])
 
-
     def _sized(self, name: str) -> str:
         shape = self.shapes.get(name)
         return name if shape is None else f"{name} {'×'.join(map(str, shape))}, {math.prod(shape):,} weights"

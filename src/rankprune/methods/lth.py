@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from rankprune.core.gradients import GradientMask
+from rankprune.core.form import GradientMask
 from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.layer import canonical
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import Plan, Run
-from rankprune.core.rounds import cut_share, evenly_spaced, left_after, rounds_at_rate
-from rankprune.core.schedules import Step, as_step, check_count
+from rankprune.core.schedules import Step, as_step, check_count, cut_share, evenly_spaced, left_after, rounds_at_rate
 from rankprune.core.shards import local, sharded
 
 

@@ -14,9 +14,8 @@ from rankprune.core.group import PerLayer
 from rankprune.core.keywords import GradualKeywords
 from rankprune.core.method import DropGrow, Group, PrunableLayer, register
 from rankprune.core.plan import Gradual, Plan
-from rankprune.core.rank_gradients import rank_gradients
 from rankprune.core.schedules import Value, check_count, value_at
-from rankprune.methods.shared.rank_scale import check_coefficients, noise_like, scaled
+from rankprune.methods.shared.rank_term import check_coefficients, noise_like, rank_gradients, scaled
 
 # λ and δ̃ of the authors' ImageNet runs; between them the nearest listed sparsity below holds.
 PUBLISHED = {0.80: (0.5, 0.2), 0.90: (0.5, 0.1), 0.95: (3.0, 0.2), 0.98: (4.0, 0.2)}

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rankprune.core.clock import skipped
 from rankprune.core.cost import TrainingCost
 from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
-from rankprune.core.optimizers import another, skipped
+from rankprune.core.optimizers import another
 from rankprune.core.plan import Plan, Run
-from rankprune.core.rounds import evenly_spaced
-from rankprune.core.schedules import check_count
+from rankprune.core.schedules import check_count, evenly_spaced
 
 _MOMENT = "factor/"  # before the names of the optimizer's state for the factor m, in a layer's state
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from rankprune._util import nearest, shorten
-from rankprune.core.registry import list_methods, method_info, settings_of
+from rankprune.core.registry import list_methods, method_info
+from rankprune.core.settings import settings_of
 
 from .schema import Section
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from rankprune._util import closest, nearest, shorten
 from rankprune.core.method import list_methods, method_info
-from rankprune.core.registry import settings_for, settings_of
+from rankprune.core.registry import settings_for
+from rankprune.core.settings import settings_of
 from rankprune.extras import create_extra, list_extras
 
 from . import yaml_file

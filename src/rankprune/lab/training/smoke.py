@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from rankprune.core.registry import method_info, settings_of
+from rankprune.core.registry import method_info
+from rankprune.core.settings import settings_of
 from rankprune.lab.data import DataModule
 from rankprune.lab.data.generate import write_coco, write_image_folder
 from rankprune.lab.data.memory import Images, MemoryData

@@ -14,7 +14,7 @@ from torch import nn
 
 import rankprune as rp
 from _ranks import on_ranks
-from rankprune.core import rank_gradients
+from rankprune.methods.shared import rank_term
 from rankprune.rank.workers import assign_owners
 
 COSTS = st.lists(st.integers(1, 20), min_size=1, max_size=7)
@@ -50,13 +50,13 @@ def worked_and_found(rank: int, world: int) -> dict[str, Any]:
     from torch.nn.parallel import DistributedDataParallel
 
     worked: list[tuple[int, ...]] = []
-    compute = rank_gradients.rank_grads
+    compute = rank_term.rank_grads
 
     def counted(weights: Any, delta: float) -> Any:
         worked.extend(tuple(w.shape) for w in weights)
         return compute(weights, delta)
 
-    rank_gradients.rank_grads = counted
+    rank_term.rank_grads = counted
     found: dict[str, Any] = {}
     for how in ("ddp", "fsdp"):
         model = net()
@@ -68,7 +68,7 @@ def worked_and_found(rank: int, world: int) -> dict[str, Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         sp = rp.attach(model, optimizer, "rpg", sparsity=0.5, total_steps=4, every=1, rank_layers="all")
         worked.clear()
-        parts = rank_gradients.rank_gradients(sp.layers, 0.2, model)
+        parts = rank_term.rank_gradients(sp.layers, 0.2, model)
         found[how] = {layer.key: layer.whole(part) for layer, part in zip(sp.layers, parts)}
         found[f"{how}/worked"] = sorted(worked)
     return found
