@@ -121,6 +121,12 @@ def test_importing_the_package_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(ROOT.parent), "PATH": ""})
 
 
+def test_the_core_does_not_import_the_compiler() -> None:
+    """`torch._dynamo` takes as long to import as torch; it is needed only when an optimizer steps."""
+    code = "import sys, rankprune as rp; rp.attach, rp.prune, rp.methods.RPG; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_the_core_needs_torch_numpy_and_safetensors_alone() -> None:
     """Import and use every core room with all other third-party packages hidden."""
     code = """

@@ -5,8 +5,9 @@ A form answers what an optimizer step needs to know and do for each layer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,26 @@ from .shards import is_sharded, local
 if TYPE_CHECKING:
     from .method import Latent
 
+Hook = TypeVar("Hook", bound=Callable[..., Any])
+
+
+def not_compiled(hook: Hook) -> Hook:
+    """`torch.compiler.disable`, applied when the hook is first called: it imports Dynamo, which takes a second.
+
+    Args:
+        hook: A function that `torch.compile` must not trace.
+    """
+    disabled: Callable[..., Any] | None = None
+
+    @functools.wraps(hook)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        nonlocal disabled
+        if disabled is None:
+            disabled = torch.compiler.disable(hook)
+        return disabled(*args, **kwargs)
+
+    return cast(Hook, run)
+
 
 class GradientMask:
     """Masks a gradient as it arrives, so that clipping and norms see the sparse one; dense before a mask update."""
@@ -29,7 +50,7 @@ class GradientMask:
         self.seen: TensorWeakRef | None = None  # the gradient last masked, and its version then
         self.version = 0
 
-    @torch.compiler.disable
+    @not_compiled
     def __call__(self, parameter: nn.Parameter) -> None:
         if not self.dense_wanted():
             self.run()
@@ -77,7 +98,7 @@ class LatentGradient:
             self.node = get_gradient_edge(parameter).node  # held, or it would be made anew
             self.handle = self.node.register_prehook(self._add)
 
-    @torch.compiler.disable
+    @not_compiled
     def _add(self, grads: tuple[Tensor | None, ...]) -> tuple[Tensor] | None:
         (grad,) = grads
         if grad is None or is_sharded(grad):
@@ -86,7 +107,7 @@ class LatentGradient:
         self.added = True
         return (self.method.latent_grad(self.layer, grad),)
 
-    @torch.compiler.disable
+    @not_compiled
     @torch.no_grad()
     def __call__(self, parameter: nn.Parameter) -> None:
         self.arrived()

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .clock import Clock, Step, grad_scale, skipped, within_step
-from .form import GradientHook, GradientMask, LatentGradient
+from .form import GradientHook, GradientMask, LatentGradient, not_compiled
 from .layer import PrunableLayer, all_finite
 from .method import Extra, Group, Method
 from .optimizers import SwitchHook, assign, averages, disown_state, keeps_zeros
@@ -102,7 +102,7 @@ class StepHooks:
 
     # -- before an optimizer step -----------------------------------------------------------------------------------
 
-    @torch.compiler.disable
+    @not_compiled
     def _before(self, optimizer: Optimizer, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]] | None:
         if within_step(optimizer):
             return None
@@ -181,7 +181,7 @@ class StepHooks:
 
     # -- after an optimizer step ------------------------------------------------------------------------------------
 
-    @torch.compiler.disable
+    @not_compiled
     @torch.no_grad()
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if within_step(optimizer):
