@@ -56,7 +56,8 @@ class Thresholded(Latent):
         """
         self.keep_best(group, budget)
         cost = [layer.cost if self.budget == "macs" else 1 for layer in group.layers]
-        cut = [_largest_cut(layer, self.score(layer)) / c for layer, c in zip(group.layers, cost)]
+        outside = (self.score(layer).masked_fill(layer.mask, -torch.inf) for layer in group.layers)
+        cut = [layer.shards.max(scores) / c for layer, scores, c in zip(group.layers, outside, cost)]
         if self.distribution == "global":
             cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
         for layer, c, value in zip(group.layers, cost, cut):
@@ -77,10 +78,3 @@ class Thresholded(Latent):
         shrinks = size > threshold if reserved is None else (size > threshold) & ~reserved
         small = size - threshold if self.p == 1 else (size**self.p - threshold**self.p).clamp_min_(0) ** (1 / self.p)
         return torch.where(shrinks, small.copysign(values), values)
-
-
-def _largest_cut(layer: PrunableLayer, score: Tensor) -> Tensor:
-    """The largest score outside the mask, over all ranks that share the layer; -inf where all stays."""
-    cut = score.masked_fill(layer.mask, -torch.inf)
-    found = cut.max() if cut.numel() else cut.new_tensor(-torch.inf)  # a rank may hold no row
-    return layer.shards.max(found)
