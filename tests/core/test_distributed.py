@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import rankprune as rp
 from _nets import batch
 from _ranks import assert_same, on_ranks
+from rankprune.core.shards import RowShards
 
 STEPS = 12
 
@@ -81,3 +83,15 @@ def test_ranks_agree_with_each_other_and_with_one_process(how: str, name: str, r
     alone = run(name, net(), 0, 1)
     for found in ranks:
         assert_same(found[f"{how}/{name}"], alone)
+
+
+def test_counts_are_sent_from_the_device_of_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from the default device or the CPU, which a process group of NCCL cannot send from."""
+    monkeypatch.setattr(dist, "get_rank", lambda group: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+    devices = []
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: devices.append(tensor.device.type))
+    with torch.device("meta"):
+        shards = RowShards(None, torch.ones(3, 2, device="cpu"))  # type: ignore[arg-type]
+        shards.before(4)
+    assert devices == ["cpu", "cpu"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,27 @@ CASES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "mapping without method": (lambda: attach(method={"*": {"every": 3}}), r"names no method"),
     "object and hyper": (lambda: attach(method=rp.methods.RPG(), lam=3), r"lam goes into the method object"),
+    "method of no name": (lambda: attach(method={"*": {"method": None}}), r"there is no method None: known are acdc"),
+    "a first layer larger than the budget": (
+        lambda: attach(method="gmp", distribution="uniform_dense_first"),
+        r"sparsity=0.9 leaves 201 weights, not enough for a dense first layer of 216",
+    ),
+    "fewer macs than layers": (
+        lambda: attach(method="gmp", sparsity=0.998, budget="macs", example=torch.zeros(1, 3, 8, 8)),
+        r"sparsity=0.998 leaves 66 of 32896 MACs for 3 layers, where each needs at least one weight \(81 MACs in all\)",
+    ),
+    "ramp after the end": (
+        lambda: attach(method="str", prune_end=900),
+        r"str reaches its sparsity at step 900, after total_steps=500",
+    ),
+    "last phase after the end": (
+        lambda: attach(method="acdc", prune_at=(10, 900), restore_at=(50,)),
+        r"acdc reaches its sparsity at step 900, after total_steps=500",
+    ),
+    "sensitivity in percent": (
+        lambda: rp.sensitivity(cnn(), lambda model: 0.0, [50]),
+        r"sparsity=50 is not between 0 and 1",
+    ),
     "prune needs training": (lambda: rp.prune(cnn(), "rpg", sparsity=0.5), r"rpg prunes while training"),
 }
 
@@ -100,6 +122,8 @@ def test_one_sentence(case: str) -> None:
 def test_not_a_method_or_optimizer() -> None:
     with pytest.raises(TypeError, match="method=3"):
         attach(method=3)
+    with pytest.raises(TypeError, match="method=3"):
+        rp.prune(cnn(), 3, sparsity=0.5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="not a torch optimizer"):
         rp.attach(cnn(), object(), "rpg", sparsity=0.9, total_steps=500)  # type: ignore[arg-type]
 
@@ -145,6 +169,12 @@ def test_a_glob_that_matches_nothing_is_said() -> None:
         attach(dense=["stem*"])
     with pytest.warns(UserWarning, match=r"dense=Sequential matches no prunable weight"):
         attach(dense=[nn.Sequential])
+
+
+def test_a_weight_that_is_prunable_anyway_may_be_included() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "8.weight" in attach(include="8").masks
 
 
 def test_one_glob_or_type_needs_no_list() -> None:
@@ -207,6 +237,33 @@ def test_a_state_of_something_else_is_refused_and_nothing_changes() -> None:
     assert all(
         torch.equal(after["groups"][0]["sites"][k]["mask"], v["mask"]) for k, v in before["groups"][0]["sites"].items()
     )
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda group: group.pop("state"),
+        lambda group: group.pop("retry"),
+        lambda group: group["sites"]["8.weight"].pop("state"),
+        lambda group: group["sites"]["8.weight"]["state"].update(latent=torch.zeros(3)),
+    ],
+    ids=["no state", "no retry", "no state of a layer", "state of another shape"],
+)
+def test_a_damaged_state_changes_nothing(damage: Callable[[Any], Any]) -> None:
+    model = cnn()
+    optimizer = sgd(model)
+    sp = rp.attach(model, optimizer, "feather", sparsity=0.9, total_steps=20)
+    early = copy.deepcopy(sp.state_dict())
+    damage(early["groups"][0])
+    train(model, optimizer, 1, 15)
+    before = copy.deepcopy(sp.state_dict())
+    with pytest.raises(ValueError, match="use another checkpoint"):
+        sp.load_state_dict(early)
+    after = sp.state_dict()
+    assert (after["step"], after["groups"][0]["budget"]) == (15, before["groups"][0]["budget"])
+    for key, layer in before["groups"][0]["sites"].items():
+        assert torch.equal(after["groups"][0]["sites"][key]["mask"], layer["mask"])
+        assert torch.equal(after["groups"][0]["sites"][key]["state"]["latent"], layer["state"]["latent"])
 
 
 def lowest_zero(byte: int) -> int:

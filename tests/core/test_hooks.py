@@ -505,6 +505,37 @@ def test_what_cannot_be_pruned_is_left_out_and_said() -> None:
     assert sp.finalize().kept == 32
 
 
+def test_a_copy_on_another_device_leaves_the_masks_where_they_are() -> None:
+    model = cnn()
+    sp = rp.attach(model, sgd(model), "magnitude", sparsity=0.9, total_steps=5)
+    sp.apply_to(cnn().to("meta"))
+    assert {mask.device.type for mask in sp.masks.values()} == {"cpu"}
+
+
+def test_random_numbers_do_not_depend_on_the_default_device() -> None:
+    model = cnn()
+    layer = rp.attach(model, sgd(model), "rigl", sparsity=0.9, total_steps=100).layers[0]
+    uniform, normal = layer.random(), layer.normal("walk")
+    with torch.device("meta"):
+        assert torch.equal(layer.random(), uniform)
+        assert torch.equal(layer.normal("walk"), normal)
+
+
+def test_a_resumed_run_has_the_seed_of_its_checkpoint() -> None:
+    ends = []
+    for seed in (1, 2):
+        model = cnn()
+        optimizer = sgd(model)
+        sp = rp.attach(model, optimizer, "set", sparsity=0.9, total_steps=20, every=2, seed=seed)
+        if not ends:
+            state = [copy.deepcopy(x.state_dict()) for x in (model, optimizer, sp)]
+        for x, saved in zip((model, optimizer, sp), state):
+            x.load_state_dict(saved)
+        train(model, optimizer, 1, 20)
+        ends.append(sp.masks)
+    assert all(torch.equal(mask, ends[1][name]) for name, mask in ends[0].items())
+
+
 def test_ema_copies() -> None:
     model = cnn()
     ema = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))

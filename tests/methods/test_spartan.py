@@ -26,6 +26,13 @@ def soft(z: Tensor, costs: list[int], budget: float, beta: float) -> Tensor:
     return shares(z, beta, price(parts, budget, beta, tolerance=1e-10))
 
 
+def test_the_price_does_not_depend_on_the_default_device() -> None:
+    parts = [Part(numbers(8).abs(), 1)]
+    expected = price(parts, 3.0, 2.0)
+    with torch.device("meta"):
+        assert price(parts, 3.0, 2.0) == expected
+
+
 @pytest.mark.parametrize("costs", [[1] * 8, [1, 2, 3, 4, 1, 2, 3, 4]])
 def test_the_mask_maximises_value_plus_entropy(costs: list[int]) -> None:
     """max Σ c z m + (1/β) Σ c H(m) with Σ c m = k, by a general solver; mass is conserved."""

@@ -1,4 +1,4 @@
-"""From what a user says (a name, an object, a mapping) to groups of layers with checked budgets."""
+"""From the arguments of `attach` (a name, an object, a mapping) to groups of layers with checked settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW_UPDATES = 20  # below this, attach warns
 
 
 class Sources(NamedTuple):
-    """What a method may draw on beside the weights."""
+    """The model, and what a method may need beside its weights."""
 
     model: nn.Module
     data: Iterable[Any] | None = None
@@ -43,18 +43,18 @@ def build_groups(
     """Make the groups of layers that a sparsifier works on, each with its method and checked settings.
 
     Args:
-        sources: The model, and what a method may draw on beside its weights.
+        sources: The model, and what a method may need beside its weights.
         method: A name, a method object, or a mapping of globs to them.
-        sparsity: The share of the weights to cut, where a method does not say.
+        sparsity: The share of the weights to cut, for methods that have no sparsity of their own.
         total_steps: Optimizer steps of the training.
         dense: Weights to leave dense, by glob or by module type.
         seed: Of random masks and growth.
         extras: What composes with every method.
         hyper: Hyper-parameters, or mappings of them by name of a method or extra.
-        include: Weights to prune that are not by default.
+        include: Weights to prune that are not pruned by default.
 
     Returns:
-        The groups, and why each parameter that is not pruned is left out.
+        The groups, and the reason why each other parameter is left out, by name.
 
     Raises:
         ValueError: A setting is wrong, or there is nothing to prune.
@@ -74,18 +74,18 @@ def build_groups(
         raise ValueError(f"method={method} names no method: give a glob and a method to each part of the model")
     groups = []
     for glob, spec in rules.items():
-        mine = [s for s in layers if matches_name(glob, s.name)]
-        layers = [s for s in layers if s not in mine]
-        if not mine:
+        matched = [layer for layer in layers if matches_name(glob, layer.name)]
+        layers = [layer for layer in layers if layer not in matched]
+        if not matched:
             raise ValueError(f"no prunable weight is left for {glob!r}: check the glob and the order of the mapping")
-        spec, named, own = _split_extras(spec, hyper)
-        made, added = as_method(spec, sparsity, own), (*named, *extras)
-        for extra in added:
+        spec, named_extras, settings = _split_extras(spec, hyper)
+        configured, all_extras = as_method(spec, sparsity, settings), (*named_extras, *extras)
+        for extra in all_extras:
             if not isinstance(extra, Extra):
-                way_out = f"write {f'{made.info.name}+{extra}'!r} or pass an object of rankprune.extras"
+                way_out = f"write {f'{configured.info.name}+{extra}'!r} or pass an object of rankprune.extras"
                 raise ValueError(f"extras holds {extra!r}, which is no extra: {way_out}")
-            extra.check(made)
-        groups.append(Group(made, mine, total_steps, seed, added, model, sources.data, sources.loss_fn))
+            extra.check(configured)
+        groups.append(Group(configured, matched, total_steps, seed, all_extras, model, sources.data, sources.loss_fn))
     left_out |= {layer.name: "no method named for it" for layer in layers}
     for group in groups:
         _check(group)
@@ -95,11 +95,11 @@ def build_groups(
 
 
 def make_report(groups: Sequence[Group], left_out: Mapping[str, str], title: str = "") -> Report:
-    """Counts per layer, and how much of the whole model they are.
+    """Counts per layer, and their share of the whole model.
 
     Args:
         groups: The groups of the model.
-        left_out: Why each parameter that is not pruned is left out.
+        left_out: The reason why each other parameter is left out, by name.
         title: A line above the table.
     """
     model = groups[0].model
@@ -111,18 +111,18 @@ def _split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra]
     """A name such as "acdc+ham" is a method and the extras to add to it; `ham={"alpha": 100}` is for that extra."""
     options = {key: value for key, value in hyper.items() if isinstance(value, Mapping) and key in list_extras()}
     for extra, settings in options.items():
-        create_extra(extra, **settings)  # checked also where this method has no such extra
-    name, *extras = spec.split("+") if isinstance(spec, str) else [spec]
-    made = [create_extra(extra, **options.get(extra, {})) for extra in extras]
-    return name, made, {key: value for key, value in hyper.items() if key not in options}
+        create_extra(extra, **settings)  # its options are checked even if this method does not use it
+    method, *names = spec.split("+") if isinstance(spec, str) else [spec]
+    extras = [create_extra(name, **options.get(name, {})) for name in names]
+    return method, extras, {key: value for key, value in hyper.items() if key not in options}
 
 
 def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Method:
-    """A method object of our own, with its sparsity, from a name, a mapping of its fields or an object.
+    """A new method object with a sparsity, from a name, a mapping of its fields or a method object.
 
     Args:
         spec: A name, a mapping with "method" and its fields, or a method object.
-        sparsity: The sparsity, where `spec` does not say.
+        sparsity: The sparsity, if `spec` has none.
         hyper: Hyper-parameters that were given beside it.
 
     Raises:
@@ -130,26 +130,26 @@ def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Me
         TypeError: It is none of these.
     """
     if isinstance(spec, str):
-        made: Method = create(method_info(spec).cls, settings_for(spec, hyper))
+        method: Method = create(method_info(spec).cls, settings_for(spec, hyper))
     elif isinstance(spec, Mapping):
         fields = dict(spec)
         if "method" not in fields:
             raise ValueError(f"{dict(spec)} names no method: add 'method'")
         name = fields.pop("method")
-        made = create(method_info(name).cls, {**settings_for(name, hyper), **fields})
+        method = create(method_info(name).cls, {**settings_for(name, hyper), **fields})
     elif isinstance(spec, Method):
-        if own := settings_for(spec.info.name, hyper):
-            raise ValueError(f"{next(iter(own))} goes into the method object itself, not beside it")
-        made = spec
+        if beside := settings_for(spec.info.name, hyper):
+            raise ValueError(f"{next(iter(beside))} goes into the method object itself, not beside it")
+        method = spec
     else:
         raise TypeError(f"method={spec!r} is neither a name nor a method nor a mapping of globs to them")
-    return replace(made, sparsity=made.sparsity if made.sparsity is not None else sparsity)
+    return replace(method, sparsity=method.sparsity if method.sparsity is not None else sparsity)
 
 
 def _check(group: Group) -> None:
-    """All that can be wrong with a method's settings, before anything is touched."""
+    """Raise for a setting of the method that is wrong, before anything is touched."""
     method, name = group.method, group.method.info.name
-    _check_sparsity(method.sparsity, optional=method.takes_zeros)
+    check_sparsity(method.sparsity, optional=method.takes_zeros)
     if method.distribution not in budgets.DISTRIBUTIONS:
         raise ValueError(f"distribution={method.distribution!r} is unknown: use {', '.join(budgets.DISTRIBUTIONS)}")
     if method.budget not in ("weights", "macs"):
@@ -159,23 +159,52 @@ def _check(group: Group) -> None:
     given = {"data": group.data, "loss": group.loss_fn}
     if missing := sorted(need for need in method.info.needs & given.keys() if given[need] is None):
         raise ValueError(f"{name} needs {' and '.join(missing)}: pass data=batches and loss_fn=f(outputs, targets)")
-    total = sum(layer.numel for layer in group.layers)
-    if method.sparsity is not None and budgets.kept(total, method.sparsity) < len(group.layers):
-        raise ValueError(
-            f"sparsity={method.sparsity} leaves {budgets.kept(total, method.sparsity)} of {total} weights for "
-            f"{len(group.layers)} layers: each needs at least one, so ask for less"
-        )
+    if method.sparsity is not None:
+        _check_final_counts(group, method.sparsity)
     method.check()
-    steps = method.updates(group.total_steps)
-    if method.plan.periodic and len(steps) < FEW_UPDATES:
+    _check_timetable(group)
+
+
+def _check_final_counts(group: Group, sparsity: float) -> None:
+    """Raise if the final budget is too small for the layers or for their distribution."""
+    total = sum(layer.numel for layer in group.layers)
+    kept = budgets.kept(total, sparsity)
+    if kept < len(group.layers):
+        raise ValueError(
+            f"sparsity={sparsity} leaves {kept} of {total} weights for {len(group.layers)} layers: "
+            "each needs at least one, so ask for less"
+        )
+    if group.method.distribution not in ("global", "lamp"):  # the others follow from the shapes alone
+        budgets.layer_densities([layer.shape for layer in group.layers], sparsity, group.method.distribution)
+
+
+def _check_timetable(group: Group) -> None:
+    """Raise if the run ends before the sparsity is reached; warn if it has few updates."""
+    name, steps = group.method.info.name, group.method.updates(group.total_steps)
+    reached = group.method.plan.reached(replace(group.method.run(group.total_steps), steps=steps))
+    if reached > group.total_steps:
+        raise ValueError(
+            f"{name} reaches its sparsity at step {reached}, after total_steps={group.total_steps}: "
+            "let it prune earlier or train longer"
+        )
+    if group.method.plan.periodic and len(steps) < FEW_UPDATES:
         warnings.warn(
             f"{name} updates its masks {len(steps)} times in {group.total_steps} steps (every={steps[0]}): fewer than "
             f"{FEW_UPDATES} updates cut in large jumps or hardly explore; lower every or train longer",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
-def _check_sparsity(sparsity: Any, optional: bool = False) -> None:
+def check_sparsity(sparsity: Any, optional: bool = False) -> None:
+    """Raise unless this is a number between 0 and 1.
+
+    Args:
+        sparsity: The share of the weights to cut.
+        optional: Whether None is allowed.
+
+    Raises:
+        ValueError: It is something else.
+    """
     if sparsity is None and optional:
         return
     if isinstance(sparsity, Mapping) or callable(sparsity):
@@ -185,13 +214,22 @@ def _check_sparsity(sparsity: Any, optional: bool = False) -> None:
 
 
 def _set_costs(model: nn.Module, example: Any, groups: Sequence[Group]) -> None:
-    """What one weight costs in MACs: the output positions it is used at."""
+    """Set the cost of one weight of each layer in MACs: the number of positions it is applied at."""
     if example is None:
         raise ValueError("budget='macs' needs example=, an input of the model, to count with")
     from .macs import positions
 
-    found = positions(model, example)
-    for layer in [s for g in groups if g.method.budget == "macs" for s in g.layers]:
-        if not found.get(layer.name):
-            raise ValueError(f"{layer.name} took no part in the example's forward pass: leave it out with dense=")
-        layer.cost = found[layer.name]
+    costs = positions(model, example)
+    for group in groups:
+        if group.method.budget != "macs":
+            continue
+        for layer in group.layers:
+            if not costs.get(layer.name):
+                raise ValueError(f"{layer.name} took no part in the example's forward pass: leave it out with dense=")
+            layer.cost = costs[layer.name]
+        sparsity, least = group.method.sparsity, sum(layer.cost for layer in group.layers)
+        if sparsity is not None and budgets.kept(group.total, sparsity) < least:
+            raise ValueError(
+                f"sparsity={sparsity} leaves {budgets.kept(group.total, sparsity)} of {group.total} MACs for "
+                f"{len(group.layers)} layers, where each needs at least one weight ({least} MACs in all): ask for less"
+            )

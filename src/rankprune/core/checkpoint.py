@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +14,17 @@ from .layer import PrunableLayer
 
 _FORMAT = "rankprune.sparsifier"
 _VERSION = 1
+
+
+class _GroupState(NamedTuple):
+    """What a checkpoint has of one group, checked and ready to be assigned."""
+
+    budget: int
+    retry: bool
+    seed: int
+    state: dict[str, Any]
+    masks: list[Tensor]  # one per layer, of the shape of the whole weight
+    layer_states: list[dict[str, Any]]
 
 
 def pack(groups: Sequence[Group], step: int) -> dict[str, Any]:
@@ -35,7 +46,7 @@ def pack(groups: Sequence[Group], step: int) -> dict[str, Any]:
                 "retry": group.retry,
                 "total_steps": group.total_steps,
                 "seed": group.seed,
-                "state": {k: v.clone() if isinstance(v, Tensor) else v for k, v in group.state.items()},
+                "state": _cloned(group.state),
                 "sites": {layer.key: _pack_layer(layer) for layer in group.layers},
             }
             for group in groups
@@ -44,7 +55,7 @@ def pack(groups: Sequence[Group], step: int) -> dict[str, Any]:
 
 
 def unpack(state: Mapping[str, Any], groups: Sequence[Group]) -> int:
-    """Put masks and state back and return the step. Nothing is changed unless all fits.
+    """Restore masks and state, and return the step. Nothing is changed unless everything fits.
 
     Args:
         state: What `pack` returned.
@@ -54,70 +65,81 @@ def unpack(state: Mapping[str, Any], groups: Sequence[Group]) -> int:
         Optimizer steps taken.
 
     Raises:
-        ValueError: The state is of another model or other settings.
+        ValueError: The state is of another model or other settings, or is damaged.
     """
     if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
         raise ValueError("this is not a sparsifier's state: pass what Sparsifier.state_dict() returned")
     if state.get("version") != _VERSION:
         raise ValueError(f"the sparsifier's state has version {state.get('version')}, this release reads {_VERSION}")
     try:
-        saved = list(state["groups"])
-        if len(saved) != len(groups):
-            raise ValueError(f"the checkpoint has {len(saved)} methods, this run has {len(groups)}: attach as it was")
-        masks = [_check(entry, group) for entry, group in zip(saved, groups)]
+        entries = list(state["groups"])
+        if len(entries) != len(groups):
+            raise ValueError(f"the checkpoint has {len(entries)} methods, this run has {len(groups)}: attach as it was")
+        checked = [_check(entry, group) for entry, group in zip(entries, groups)]
         step = int(state["step"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"the sparsifier's state is incomplete ({error!r}): use another checkpoint") from None
-    for entry, group, found in zip(saved, groups, masks):
-        group.budget, group.retry = int(entry["budget"]), bool(entry["retry"])
-        group.state = {k: v.clone() if isinstance(v, Tensor) else v for k, v in entry["state"].items()}
-        for layer, mask in zip(group.layers, found):
+    for group, saved in zip(groups, checked):
+        group.budget, group.retry, group.seed, group.state = saved.budget, saved.retry, saved.seed, saved.state
+        for layer, mask, layer_state in zip(group.layers, saved.masks, saved.layer_states):
             layer.mask.copy_(layer.part(mask))
-            layer.step = step  # an extra that counts steps goes on, before the next update tells it
-            values = entry["sites"][layer.key]["state"]
-            layer.state = {k: _placed(v, layer) for k, v in values.items()}
+            layer.state = layer_state
+            layer.step = step  # extras that count steps read it before the next update sets it
     return step
 
 
 def _pack_layer(layer: PrunableLayer) -> dict[str, Any]:
     mask = layer.whole(layer.mask.to(torch.uint8)).cpu().contiguous()
-    state = {
-        k: (layer.whole(v) if v.shape == layer.mask.shape else v).clone() if isinstance(v, Tensor) else v
-        for k, v in layer.state.items()
-    }
-    return {"shape": list(layer.shape), "mask": torch.from_numpy(np.packbits(mask.numpy())), "state": state}
+    state = {k: layer.whole(v) if _is_per_weight(v, layer) else v for k, v in layer.state.items()}
+    return {"shape": list(layer.shape), "mask": torch.from_numpy(np.packbits(mask.numpy())), "state": _cloned(state)}
 
 
-def _check(entry: Mapping[str, Any], group: Group) -> list[Tensor]:
-    """The masks of one group, once its method, budget and weights agree with the checkpoint's."""
-    layers = entry["sites"]
-    if (other := sorted(set(layers) ^ {layer.key for layer in group.layers})) != []:
+def _check(entry: Mapping[str, Any], group: Group) -> _GroupState:
+    """The state of one group, if its method, budget and weights agree with those of this run."""
+    saved, name = entry["sites"], group.method.info.name
+    if other := sorted(set(saved) ^ {layer.key for layer in group.layers}):
         raise ValueError(f"the checkpoint is of another model: {other[0]} is prunable in only one of the two")
-    mine = {"method": group.method.info.name, "total_steps": group.total_steps, "final": group.final}
-    for key, value in mine.items():
+    for key, value in {"method": name, "total_steps": group.total_steps, "final": group.final}.items():
         if entry[key] != value:
             raise ValueError(f"the checkpoint was made with {key}={entry[key]}, this run has {value}: attach as it was")
-    masks = []
-    for layer in group.layers:
-        shape, packed = list(layers[layer.key]["shape"]), layers[layer.key]["mask"]
-        if shape != list(layer.shape):
-            here = list(layer.shape)
-            raise ValueError(f"the checkpoint is of another model: {layer.key} is {shape} there and {here} here")
-        if packed.dtype != torch.uint8 or packed.numel() != (layer.numel + 7) // 8:
-            raise ValueError(f"the mask of {layer.key} in the checkpoint is damaged: use another checkpoint")
-        bits = np.unpackbits(packed.cpu().numpy(), count=layer.numel)
-        masks.append(torch.from_numpy(bits).bool().reshape(layer.shape))
-    kept, name = sum(int(mask.sum()) for mask in masks), group.method.info.name
-    if group.method.info.exact == "always" and group.method.budget == "weights" and kept != entry["budget"]:
+    masks = [_unpack_mask(saved[layer.key], layer) for layer in group.layers]
+    kept, budget = sum(int(mask.sum()) for mask in masks), int(entry["budget"])
+    if group.method.info.exact == "always" and group.method.budget == "weights" and kept != budget:
         raise ValueError(
-            f"the masks of {name} in the checkpoint keep {kept}, not the {entry['budget']} it declares: "
-            "use another checkpoint"
+            f"the masks of {name} in the checkpoint keep {kept}, not the {budget} it declares: use another checkpoint"
         )
-    return masks
+    layer_states = [_unpack_state(saved[layer.key]["state"], layer) for layer in group.layers]
+    return _GroupState(budget, bool(entry["retry"]), int(entry["seed"]), _cloned(entry["state"]), masks, layer_states)
 
 
-def _placed(value: Any, layer: PrunableLayer) -> Any:
-    if not isinstance(value, Tensor):
-        return value
-    value = value.to(layer.weight.device)
-    return (layer.part(value) if value.shape == layer.shape else value).clone()
+def _unpack_mask(entry: Mapping[str, Any], layer: PrunableLayer) -> Tensor:
+    shape, packed = list(entry["shape"]), entry["mask"]
+    if shape != list(layer.shape):
+        here = list(layer.shape)
+        raise ValueError(f"the checkpoint is of another model: {layer.key} is {shape} there and {here} here")
+    if packed.dtype != torch.uint8 or packed.numel() != (layer.numel + 7) // 8:
+        raise ValueError(f"the mask of {layer.key} in the checkpoint is damaged: use another checkpoint")
+    bits = np.unpackbits(packed.cpu().numpy(), count=layer.numel)
+    return torch.from_numpy(bits).bool().reshape(layer.shape)
+
+
+def _unpack_state(entry: Mapping[str, Any], layer: PrunableLayer) -> dict[str, Any]:
+    """The state of a layer: this rank's part of it, on the device of the weight."""
+    state = {}
+    for key, value in entry.items():
+        if _is_per_weight(layer.state.get(key), layer) and value.shape != layer.shape:
+            raise ValueError(f"the {key} of {layer.key} in the checkpoint is damaged: use another checkpoint")
+        if isinstance(value, Tensor):
+            value = value.to(layer.weight.device)
+            value = (layer.part(value) if value.shape == layer.shape else value).clone()
+        state[key] = value
+    return state
+
+
+def _is_per_weight(value: Any, layer: PrunableLayer) -> bool:
+    """Whether this is a tensor with one value per weight, which ranks share as they share the weight."""
+    return isinstance(value, Tensor) and value.shape == layer.mask.shape
+
+
+def _cloned(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.clone() if isinstance(value, Tensor) else value for key, value in state.items()}

@@ -1,4 +1,4 @@
-"""Which weights of a model are prunable."""
+"""Finds the prunable weights of a model, and says why each other matrix is left out."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase
 def find_layers(
     model: nn.Module, dense: Selectors = (), include: Selectors = ()
 ) -> tuple[list[PrunableLayer], dict[str, str]]:
-    """The prunable weights in the order of `named_parameters()`, and all other matrices with the reason.
+    """The prunable weights in the order of `named_parameters()`, and why each other matrix is not pruned.
 
     Prunable are the weights of convolution, linear, attention and recurrent layers with more than one dimension, and
-    what `include` names. `dense` leaves out. Both take globs (on the parameter's or the module's name) and module
-    types. A tied weight is one layer, and dense where any of the modules that hold it is.
+    those that `include` selects, less those that `dense` selects. Selectors are globs (on the name of the parameter or
+    of its module) and module types. A tied weight is one layer, dense if `dense` selects any module that holds it.
 
     Args:
         model: The network.
         dense: Weights to leave dense, by glob or by module type.
-        include: Weights to prune that are not by default.
+        include: Weights to prune that are not pruned by default.
     """
-    chosen = {"dense": _selectors("dense", dense), "include": _selectors("include", include)}
-    unused = {which: set(selectors) for which, selectors in chosen.items()}
+    selectors = {"dense": _as_list("dense", dense), "include": _as_list("include", include)}
+    unused = {argument: set(given) for argument, given in selectors.items()}
     owners = _owners(model)
 
-    def named(which: str, weight: nn.Parameter) -> bool:
-        matched = [d for d in chosen[which] if any(_matches(d, *owner) for owner in owners[id(weight)])]
-        unused[which] -= set(matched)
+    def selected(argument: str, weight: nn.Parameter) -> bool:
+        matched = [s for s in selectors[argument] if any(_matches(s, *owner) for owner in owners[id(weight)])]
+        unused[argument] -= set(matched)
         return bool(matched)
 
     layers: dict[str, PrunableLayer] = {}
@@ -49,40 +49,41 @@ def find_layers(
     for module_name, module in model.named_modules():
         known_weights = {w.attribute: w for w in weights_of(module)}
         for attribute in known_weights.keys() - module._parameters.keys():
-            own_name = f"{module_name}.{attribute}".lstrip(".")
-            left_out[own_name] = "no parameter of its own: a parametrization or a hook computes it"
+            name = f"{module_name}.{attribute}".lstrip(".")
+            left_out[name] = "no parameter of its own: a parametrization or a hook computes it"
         for attribute, weight in module._parameters.items():
             if weight is None or (name := owners[id(weight)][0][0]) in layers:
                 continue
             if attribute in known_weights and isinstance(weight, nn.UninitializedParameter):
                 raise ValueError(f"{name} has no shape yet: run one batch through the model first")
             known = attribute in known_weights and weight.ndim > 1
-            wanted = known or (weight.is_floating_point() and weight.ndim > 1 and named("include", weight))
-            if not wanted and (not _is_matrix(weight) or isinstance(module, ParametrizationList)):
+            included = weight.is_floating_point() and weight.ndim > 1 and selected("include", weight)
+            prunable = known or included
+            if not prunable and (not _is_matrix(weight) or isinstance(module, ParametrizationList)):
                 continue  # a parametrized weight was listed with its layer
-            if named("dense", weight):
+            if selected("dense", weight):
                 left_out[name] = "kept dense"
             elif not weight.numel():
                 left_out[name] = "empty"
             elif not weight.requires_grad:
                 left_out[name] = "frozen"
-            elif not wanted:
+            elif not prunable:
                 left_out.setdefault(name, _why_not(module, name))
             else:
                 kind, transposed = known_weights[attribute][1:] if known else ("parameter", False)
                 shards = sharded(weight, name)
                 layers[name] = PrunableLayer(name, module, attribute, kind, _ones(weight), transposed, shards=shards)
-                left_out.pop(name, None)  # another module that shares it is no layer
-    for which, selectors in unused.items():
-        for selector in sorted(repr(d) if isinstance(d, str) else d.__name__ for d in selectors):
-            warnings.warn(f"{which}={selector} matches no prunable weight", stacklevel=4)
+                left_out.pop(name, None)  # listed before, by a module of another type that shares it
+    for argument, unmatched in unused.items():
+        for selector in sorted(repr(s) if isinstance(s, str) else s.__name__ for s in unmatched):
+            warnings.warn(f"{argument}={selector} matches no prunable weight", stacklevel=4)
     _check_keys(layers.values())
-    order = {held[0][0]: i for i, held in enumerate(owners.values())}
+    order = {names[0][0]: i for i, names in enumerate(owners.values())}
     return sorted(layers.values(), key=lambda layer: order[layer.name]), left_out
 
 
 def survey(model: nn.Module, left_out: Iterable[str]) -> tuple[int, dict[str, tuple[int, ...]]]:
-    """The number of parameters of the whole model, and the shapes of those left out.
+    """The number of parameters of the whole model, and the shapes of those that are left out.
 
     Args:
         model: The network.
@@ -93,12 +94,12 @@ def survey(model: nn.Module, left_out: Iterable[str]) -> tuple[int, dict[str, tu
     return sum(p.numel() for p in parameters.values()), shapes
 
 
-def _selectors(which: str, given: Selectors) -> list[Selector]:
-    selectors = [given] if isinstance(given, (str, type)) else list(given)
-    for selector in selectors:
+def _as_list(argument: str, selectors: Selectors) -> list[Selector]:
+    given = [selectors] if isinstance(selectors, (str, type)) else list(selectors)
+    for selector in given:
         if not isinstance(selector, (str, type)):
-            raise ValueError(f"{which}={selector!r} is neither a glob nor a module type")
-    return selectors
+            raise ValueError(f"{argument}={selector!r} is neither a glob nor a module type")
+    return given
 
 
 def _is_matrix(weight: nn.Parameter) -> bool:
@@ -115,17 +116,17 @@ def _why_not(module: nn.Module, name: str) -> str:
 
 
 def _owners(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
-    """All names of each parameter, that of `named_parameters()` first, with the module that holds it there."""
-    found: dict[int, list[tuple[str, nn.Module]]] = {}
+    """All names of each parameter, by its id: that of `named_parameters()` first, each with the module it is in."""
+    owners: dict[int, list[tuple[str, nn.Module]]] = {}
     for module_name, module in model.named_modules(remove_duplicate=False):
         for attribute, parameter in module._parameters.items():
-            found.setdefault(id(parameter), []).append((f"{module_name}.{attribute}".lstrip("."), module))
-    found.pop(id(None), None)
-    return found
+            if parameter is not None:
+                owners.setdefault(id(parameter), []).append((f"{module_name}.{attribute}".lstrip("."), module))
+    return owners
 
 
 def _check_keys(layers: Iterable[PrunableLayer]) -> None:
-    """Checkpoints use names without wrappers, so two weights must not share one."""
+    """Raise if two weights have the same name without wrappers, which is their name in checkpoints."""
     names: dict[str, str] = {}
     for layer in layers:
         if (first := names.setdefault(layer.key, layer.name)) != layer.name:
@@ -133,7 +134,7 @@ def _check_keys(layers: Iterable[PrunableLayer]) -> None:
 
 
 def matches_name(glob: str, name: str) -> bool:
-    """Whether a glob means this parameter: by its own name or its module's, with or without wrapper prefixes.
+    """Whether a glob matches a parameter: its own name or its module's, with or without wrapper prefixes.
 
     Args:
         glob: A shell pattern.

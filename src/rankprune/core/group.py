@@ -1,4 +1,4 @@
-"""The weights one method works on, with their budget; and what composes with any method."""
+"""The layers one method works on, with their planned updates and budget; and extras, which compose with any method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import budget as budgets
 from .form import MaskedForm
 from .layer import PrunableLayer
 from .plan import Plan, Run
-from .select import keep_largest, select
+from .select import Cut, keep_largest, select
 from .summary import LayerCount, Timetable
 
 if TYPE_CHECKING:
@@ -26,22 +26,22 @@ PerLayer = Callable[[PrunableLayer], Tensor]  # a score or a mask for each layer
 
 
 class Extra:
-    """Something that composes with any method. Each hook is optional."""
+    """Base of extras, which compose with any method. Each hook is optional."""
 
     name: ClassVar[str] = "extra"
 
     def check(self, method: Method) -> None:
-        """Called at attach. Raises where this extra does not go with a method.
+        """Called at attach, to refuse a method that this extra cannot be combined with.
 
         Args:
             method: The method that it is added to.
 
         Raises:
-            ValueError: It does not go with this method.
+            ValueError: The two cannot be combined.
         """
 
     def score(self, layer: PrunableLayer, score: Tensor) -> Tensor:
-        """Called when survivors are chosen; returns the score to rank a layer by. Its count is not changed.
+        """Called when survivors are chosen; returns the score to rank the layer's weights by, not how many stay.
 
         Args:
             layer: The layer.
@@ -50,7 +50,7 @@ class Extra:
         return score
 
     def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
-        """Called when an update begins. Returns positions that stay whatever their score, as masks by layer.
+        """Called when an update begins. Returns masks, by layer, of positions that stay whatever their score.
 
         Args:
             group: The layers of one method.
@@ -81,14 +81,14 @@ class Extra:
 
 
 class PlannedUpdates:
-    """The updates of one group of weights: steps and budgets, computed once at attach.
+    """The mask updates of one group: a plan evaluated for its weights, once, at attach.
 
     Attributes:
         steps: The optimizer steps of the updates.
         budgets: The budget at attach, and after each update.
         reached: The step from which on the budget is the final one.
         end: The step before which updates take place.
-        every: The period, where the plan has one.
+        every: The period, if the plan has one.
         varies: Whether the budget changes from update to update.
     """
 
@@ -119,7 +119,26 @@ class PlannedUpdates:
 
 @dataclass(eq=False)
 class Group:
-    """The weights one method works on, with their budget. The core owns it; a method reads it and sets masks."""
+    """The layers one method works on, with their budget. The core owns it; a method reads it and sets masks.
+
+    Attributes:
+        method: The method.
+        layers: Its layers.
+        total_steps: Optimizer steps of the training.
+        seed: Of random masks and growth.
+        extras: What composes with the method.
+        model: The whole network.
+        data: Batches (inputs, targets), for methods that need them.
+        loss_fn: The loss of outputs and targets, for methods that need it.
+        optimizers: All attached optimizers.
+        state: What the method keeps beside the state of its layers; saved.
+        plan: When masks are updated, and the budgets; computed by `start`.
+        form: How the weights are stored.
+        step: The optimizer step of the update under way, from 1; 0 at attach.
+        final: The budget at the end, in weights (or MACs).
+        budget: The declared budget now.
+        retry: Whether the last update met NaN or Inf and is tried again at the next step.
+    """
 
     method: Method
     layers: list[PrunableLayer]
@@ -127,16 +146,16 @@ class Group:
     seed: int
     extras: Sequence[Extra] = ()
     model: nn.Module | None = None
-    data: Iterable[Any] | None = None  # batches (inputs, targets), for methods that need them
+    data: Iterable[Any] | None = None
     loss_fn: Callable[..., Tensor] | None = None
     optimizers: Sequence[Optimizer] = ()
-    state: dict[str, Any] = field(default_factory=dict)  # the method's own, beside that of its layers; saved
-    plan: PlannedUpdates = field(init=False)  # when masks are updated, and the budgets: computed by `start`
+    state: dict[str, Any] = field(default_factory=dict)
+    plan: PlannedUpdates = field(init=False)
     form: MaskedForm = field(init=False)
-    step: int = 0  # the optimizer step this update belongs to, from 1
-    final: int = 0  # budget at the end, in weights (or MACs)
-    budget: int = 0  # the declared budget now
-    retry: bool = False  # the last update found a NaN or Inf and is tried again at the next step
+    step: int = 0
+    final: int = 0
+    budget: int = 0
+    retry: bool = False
 
     def __post_init__(self) -> None:
         self.form = self.method.form(self.method)
@@ -151,16 +170,16 @@ class Group:
         return sum(layer.kept() * layer.cost for layer in self.layers)
 
     def report_rows(self) -> list[LayerCount]:
-        """What a person reads about each weight."""
+        """The counts of each layer, for a report."""
         name = self.method.info.name
-        return [LayerCount(s.name, tuple(s.shape), s.numel, s.kept(), name, s.rows, s.refills) for s in self.layers]
+        return [LayerCount(x.name, tuple(x.shape), x.numel, x.kept(), name, x.rows, x.refills) for x in self.layers]
 
     def scheduled(self) -> int:
-        """The budget that the plan has for `step`."""
+        """The budget that is planned for `step`."""
         return self.plan.budget(self.step)
 
     def timetable(self) -> Timetable:
-        """When masks are updated, as a person reads it."""
+        """When masks are updated, for printing."""
         steps = self.plan.steps
         first, last = (steps[0], steps[-1]) if steps else (0, 0)
         reached = self.method.reached_at(self)
@@ -174,34 +193,30 @@ class Group:
         without: Tensor | None = None,
         extras: Sequence[Extra] = (),
     ) -> Callable[[], Tensor]:
-        """The score as selection reads it, in a tensor that belongs to no one else.
-
-        Reserved entries score +inf; entries outside `among` and entries in `without` score -inf.
+        """The score that selection compares: +inf where reserved, -inf outside `among` and inside `without`.
 
         Args:
             layer: The layer.
-            score: The method's score.
+            score: The method's score, which is not written to: it may be the weight or its gradient itself.
             among: Entries that come first.
             without: Entries that come last.
             extras: Extras that adjust the score.
 
         Returns:
-            A function that computes the score: selection asks for one layer at a time.
+            A function that computes the score, so that selection holds that of one layer at a time.
         """
 
-        def make() -> Tensor:
+        def compute() -> Tensor:
             values = score(layer)
-            if layer.holds(values):
-                values = values.clone()
             for extra in extras:
                 values = extra.score(layer, values)
             if layer.reserved is not None:
-                values = values.masked_fill_(layer.reserved, torch.inf)
+                values = torch.where(layer.reserved, torch.inf, values)
             if among is not None:
-                values = values.masked_fill_(~among, -torch.inf)
-            return values if without is None else values.masked_fill_(without, -torch.inf)
+                values = torch.where(among, values, -torch.inf)
+            return values if without is None else torch.where(without, -torch.inf, values)
 
-        return make
+        return compute
 
     def keep(
         self,
@@ -211,9 +226,9 @@ class Group:
         among: Tensor | None = None,
         without: Tensor | None = None,
     ) -> Tensor:
-        """Mask of the `count` best of a layer by score; those `among` come first, those in `without` last.
+        """Mask of the `count` best of a layer by score; those in `among` come first, those in `without` last.
 
-        Extras adjust scores when choosing survivors, not when growing.
+        Extras adjust scores when survivors are chosen, not when weights are grown.
 
         Args:
             layer: The layer.
@@ -223,8 +238,8 @@ class Group:
             without: Entries that are chosen last: the active ones, when growing.
         """
         extras = self.extras if without is None else ()
-        chosen = self.scored(layer, score, among, without, extras)
-        return keep_largest(chosen, count, layer.shards, layer.cut)
+        scores = self.scored(layer, score, among, without, extras)
+        return keep_largest(scores, count, layer.shards, layer.cut)
 
     def counts(self, score: PerLayer, budget: int) -> list[int]:
         """How many weights stay in each layer.
@@ -241,28 +256,34 @@ class Group:
             score = _lamp_score
         elif self.method.distribution != "global":
             return budgets.layer_counts([layer.shape for layer in self.layers], budget, self.method.distribution)
-        costs = [layer.cost for layer in self.layers]
-        macs = self.method.budget == "macs"
+        costs, macs = [layer.cost for layer in self.layers], self.method.budget == "macs"
         active = [layer.kept() for layer in self.layers]
-        reachable = min(budget, sum(a * c for a, c in zip(active, costs)))
-
-        per_cost = (lambda layer: score(layer) / layer.cost) if macs else score
-        wide = any(layer.weight.dtype == torch.float64 for layer in self.layers)
-        among = [layer.mask if n < size else None for layer, n, size in zip(self.layers, active, sizes)]
-        cut = select([self.scored(layer, per_cost, kept) for layer, kept in zip(self.layers, among)], reachable, costs,
-                     [layer.shards for layer in self.layers], torch.float64 if wide else torch.float32)  # fmt: skip
+        reachable = min(budget, sum(n * cost for n, cost in zip(active, costs)))
+        cut = self._select(score, active, reachable)
         for layer in self.layers:
             layer.cut = cut.value * layer.cost if macs else cut.value
         counts = cut.counts
-        if reachable < budget:  # fewer are active than may stay: inactive ones share the rest
-            free = [n - c for n, c in zip(sizes, counts)]
-            share = (budget - reachable) / sum(f * c for f, c in zip(free, costs))
-            extra = budgets.largest_remainder([f * share for f in free], round(sum(free) * share), free)
-            counts = [a + b for a, b in zip(counts, extra)]
+        if reachable < budget:  # fewer weights are active than may stay: inactive ones share the rest
+            free = [size - count for size, count in zip(sizes, counts)]
+            share = (budget - reachable) / sum(n * cost for n, cost in zip(free, costs))
+            added = budgets.largest_remainder([n * share for n in free], round(sum(free) * share), free)
+            counts = [count + more for count, more in zip(counts, added)]
         counts = budgets.at_least_one(counts)
-        while macs and sum(n * c for n, c in zip(counts, costs)) > budget:  # the floors overran it
+        while macs and sum(n * cost for n, cost in zip(counts, costs)) > budget:  # `at_least_one` has overspent
             counts[max(range(len(counts)), key=lambda i: (counts[i], -i))] -= 1
         return counts
+
+    def _select(self, score: PerLayer, active: Sequence[int], budget: int) -> Cut:
+        """The best active weights over all layers, by score (per MAC, with a budget of MACs)."""
+        compared = (lambda layer: score(layer) / layer.cost) if self.method.budget == "macs" else score
+        among = [layer.mask if n < layer.numel else None for layer, n in zip(self.layers, active)]
+        return select(
+            [self.scored(layer, compared, mask) for layer, mask in zip(self.layers, among)],
+            budget,
+            costs=[layer.cost for layer in self.layers],
+            shards=[layer.shards for layer in self.layers],
+            dtype=torch.float64 if any(layer.weight.dtype == torch.float64 for layer in self.layers) else torch.float32,
+        )
 
     def run_update(self) -> None:
         """Let the method set its masks for `step`."""
@@ -299,13 +320,13 @@ class Group:
         self._forget()
 
     def at_target(self) -> bool:
-        """Exactly the final budget; with MACs, whose steps are coarse, the selection that was declared final."""
+        """Whether the masks keep exactly the final budget; of MACs, at most that, by the selection for it."""
         spent = self.spent()
         return spent == self.final if self.method.budget == "weights" else self.budget == self.final >= spent
 
     @torch.no_grad()
     def project(self) -> None:
-        """Cut the smallest weights at once so that the final budget holds."""
+        """Cut the smallest weights at once, down to the final budget."""
         self.method.before_projection(self)
 
         def magnitude(layer: PrunableLayer) -> Tensor:

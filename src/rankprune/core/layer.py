@@ -1,4 +1,4 @@
-"""One prunable weight, and what the core and the methods may see of it."""
+"""One prunable weight with its mask, and the exact zeros outside the mask."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class PrunableLayer:
 
     @property
     def grad(self) -> Tensor:
-        """The dense gradient the optimizer sees: accumulated, all-reduced, unscaled; zeros where there is none."""
+        """The dense gradient the optimizer sees: accumulated, all-reduced, unscaled; zeros if there is none."""
         grad = self.parameter.grad
         if grad is None:
             return torch.zeros_like(self.weight)
@@ -155,44 +155,37 @@ class PrunableLayer:
         Args:
             mask: A bool tensor of this rank's part.
         """
-        count = torch.count_nonzero(mask)
-        return int(self.shards.sum(count))
+        return int(self.shards.sum(torch.count_nonzero(mask)))
 
     def kept(self) -> int:
         """How many weights the mask keeps."""
         return self.count(self.mask)
 
-    def holds(self, values: Tensor) -> bool:
-        """Whether a tensor shares memory with the weight, its gradient or the state, and must not be written over.
+    def random(self, purpose: str = "") -> Tensor:
+        """Uniform random numbers of the weight's shape, the same on every rank and after every resume.
 
         Args:
-            values: Any tensor.
+            purpose: What they are for: each purpose has numbers of its own.
         """
-        held = [self.weight, self.parameter.grad, *self.state.values()]
-        storages = [local(t).untyped_storage().data_ptr() for t in held if isinstance(t, Tensor)]
-        return values.untyped_storage().data_ptr() in storages
-
-    def random(self) -> Tensor:
-        """Uniform numbers of the weight's shape, keyed by (seed, step, name)."""
-        numbers = torch.rand(self.shape, generator=seeded(self.seed, self.step, self.key))
-        return self.part(numbers).to(self.weight.device)
+        generator = seeded(self.seed, self.step, f"{self.key}/{purpose}" if purpose else self.key)
+        return self.part(torch.rand(self.shape, generator=generator, device="cpu")).to(self.weight.device)
 
     def normal(self, purpose: str, step: int | None = None) -> Tensor:
-        """Standard normal numbers of the weight's shape, the same on every rank and after every resume.
+        """Standard normal random numbers of the weight's shape, the same on every rank and after every resume.
 
         Args:
-            purpose: What they are for: different numbers for each.
+            purpose: What they are for: each purpose has numbers of its own.
             step: The optimizer step they are drawn for; None: that of the update under way.
         """
         generator = seeded(self.seed, self.step if step is None else step, f"{self.key}/{purpose}")
-        return self.part(torch.randn(self.shape, generator=generator)).to(self.weight)
+        return self.part(torch.randn(self.shape, generator=generator, device="cpu")).to(self.weight)
 
     def rms(self, values: Tensor, where: Tensor) -> float:
         """Root mean square, over all ranks that share the layer.
 
         Args:
             values: A tensor of the weight's shape.
-            where: The positions that count; all of them where there are none.
+            where: A mask of the positions to average over; all of them if it is empty.
         """
         chosen = values[where] if self.count(where) else values
         sums = torch.stack([chosen.double().square().sum(), chosen.new_tensor(chosen.numel(), dtype=torch.float64)])
@@ -234,24 +227,26 @@ class PrunableLayer:
     def optimizer_state(self) -> list[Tensor]:
         """The optimizer's tensors of the weight's shape: momenta and moments, whatever their names."""
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
-        return [local(v) for v in state.values() if isinstance(v, Tensor) and v.shape == self.shape]
+        return [local(value) for value in state.values() if self._is_per_weight(value)]
 
     @torch.no_grad()
     def clear_state(self, keep: Tensor) -> None:
-        """Zeros in the optimizer's state where `keep` is False, in value.
+        """Set the optimizer's state to the value 0 where `keep` is False.
 
         Args:
             keep: A mask of the weight's shape.
         """
         state = self.optimizer.state.get(self.parameter, {}) if self.optimizer else {}
         for name, value in state.items():
-            mine = isinstance(value, Tensor) and value.shape == self.shape
-            if mine and not _zero_quantized(state, name, local(value), keep):
+            if self._is_per_weight(value) and not _zero_quantized(state, name, local(value), keep):
                 masks.apply_mask_(local(value), keep)
+
+    def _is_per_weight(self, value: Any) -> bool:
+        return isinstance(value, Tensor) and value.shape == self.shape
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Bring mask and state after a weight that has changed its type or device, as `model.to` does."""
+        """Move mask and state to the dtype and device of the weight, which `model.to` may have changed."""
         weight = self.weight
         if self.seen == (weight.dtype, weight.device):
             return
@@ -264,20 +259,18 @@ class PrunableLayer:
 
     @torch.no_grad()
     def apply_mask_to_weight_and_state(self) -> None:
-        """Exact zeros outside the mask, in the weight and in the optimizer's state."""
+        """Write exact zeros outside the mask, in the weight and in the optimizer's state."""
         self.apply_mask(self.weight)
         self.clear_state(self.mask)
 
     @torch.no_grad()
     def apply_mask(self, tensor: Tensor) -> None:
-        """Write exact zeros, in place, outside the mask: a NaN there is gone as well.
+        """Write exact zeros, in place, outside the mask, over NaN too.
 
         Args:
             tensor: A tensor of the weight's shape.
         """
-        if self.mask.device != tensor.device:
-            self.mask = self.mask.to(tensor.device)
-        masks.apply_mask_(tensor, self.mask)
+        masks.apply_mask_(tensor, self.mask.to(tensor.device))
 
     def positions(self, *tensors: Tensor) -> Tensor | None:
         """Where the mask keeps, as positions in memory order: an index that is much cheaper than a sparse mask.
@@ -328,11 +321,11 @@ class PrunableLayer:
 
 
 def _zero_quantized(state: Mapping[str, Any], name: str, tensor: Tensor, keep: Tensor) -> bool:
-    """Write the value 0 where `keep` is False into a quantised state tensor; False where it is not quantised.
+    """Write the value 0 where `keep` is False, if this state tensor is quantized; return whether it is.
 
-    Integer codes get the code of the value next to 0, which is 0 itself in practice: their values are listed beside
-    them (`state1` in `qmap1`, bitsandbytes) or within a tensor subclass (`codes` in `qmap`, torchao). Another subclass
-    that can `dequantize` is quantised anew.
+    The code of a quantized 0 need not be 0. It is the code whose value is nearest 0 (0 itself in practice), found in
+    the table of values: beside the codes (`state1` and `qmap1`, bitsandbytes) or inside a tensor subclass (`codes` and
+    `qmap`, torchao). Any other subclass that can `dequantize` is quantized again as a whole.
 
     Args:
         state: The optimizer's state of one parameter.
@@ -355,15 +348,16 @@ def _zero_quantized(state: Mapping[str, Any], name: str, tensor: Tensor, keep: T
 
 
 def all_finite(layers: Sequence[PrunableLayer], grads: bool = True) -> bool:
-    """Whether all weights and gradients are finite, with one look at the device: a sum is not if an entry is not.
+    """Whether all weights and gradients are finite. A sum is finite only if all entries are: one device sync for all.
 
     Args:
-        layers: The layers to look at.
-        grads: Whether to look at their gradients too.
+        layers: The layers to check.
+        grads: Whether to check their gradients too.
     """
-    tensors = [t for s in layers for t in (s.parameter, s.parameter.grad if grads else None) if t is not None]
-    parts = [local(t.detach()) for t in tensors]
-    sums = torch.stack([p.sum(dtype=torch.float32 if p.element_size() < 4 else None).double() for p in parts])
-    bad = torch.count_nonzero(~torch.isfinite(sums))
-    shards = next((s.shards for s in layers if s.shards), layers[0].shards)
+    parameters = [layer.parameter for layer in layers]
+    tensors = [*parameters, *(p.grad for p in parameters if grads and p.grad is not None)]
+    parts = [local(tensor.detach()) for tensor in tensors]
+    sums = [p.sum(dtype=torch.float32 if p.element_size() < 4 else None).double() for p in parts]
+    bad = torch.count_nonzero(~torch.isfinite(torch.stack([s.to(sums[0].device) for s in sums])))
+    shards = next((layer.shards for layer in layers if layer.shards), layers[0].shards)
     return not bool(shards.sum(bad))

@@ -1,4 +1,4 @@
-"""Without a training loop: prune at once, scan the layers, re-estimate BatchNorm."""
+"""What needs no training loop: pruning at once, sensitivity of the layers, recalibration of BatchNorm."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .attach import Sources, as_method, build_groups, make_report
+from .attach import Sources, as_method, build_groups, check_sparsity, make_report
+from .budget import kept
 from .layer import PrunableLayer
 from .method import Method, Score
 from .plan import AtOnce
-from .registry import method_info
 from .select import keep_largest
 from .summary import Report
 
@@ -40,10 +40,10 @@ def prune(
         method: A name, or a configured method, that can prune without training. The default cuts by magnitude with
             LAMP's counts per layer, as one global threshold can empty whole layers.
         sparsity: The share of the prunable weights to cut.
-        distribution: How layers share the budget; None: as the method has it.
+        distribution: How layers share the budget; None: the method's own.
         seed: Of random scores.
         dense: Weights to leave dense, by glob or by module type.
-        include: Weights to prune that are not by default, by glob or by module type.
+        include: Weights to prune that are not pruned by default, by glob or by module type.
         data: Batches (inputs, targets), for methods whose `needs` name "data".
         loss_fn: `loss_fn(outputs, targets)`, for methods whose `needs` name "loss".
 
@@ -56,13 +56,15 @@ def prune(
     Example:
         print(rp.prune(model, sparsity=0.9))
     """
-    info = method_info(method) if isinstance(method, str) else method.info
     hyper = {} if distribution is None else {"distribution": distribution}
-    made = as_method(method, sparsity, hyper)
-    if not isinstance(made, Score) or not made.plan.at_once:
-        raise ValueError(f"{info.name} prunes while training: use rankprune.attach(model, optimizer, {info.name!r}, …)")
-    made = replace(made, plan=AtOnce())
-    groups, left_out = build_groups(Sources(model, data, loss_fn), made, sparsity, 1, dense, seed, (), {}, include)
+    configured = as_method(method, sparsity, hyper)
+    name = configured.info.name
+    if not isinstance(configured, Score) or not configured.plan.at_once:
+        raise ValueError(f"{name} prunes while training: use rankprune.attach(model, optimizer, {name!r}, …)")
+    groups, left_out = build_groups(
+        Sources(model, data, loss_fn), replace(configured, plan=AtOnce()), sparsity=sparsity, total_steps=1,
+        dense=dense, seed=seed, extras=(), hyper={}, include=include,
+    )  # fmt: skip
     (group,) = groups
     group.start()
     for layer in group.layers:
@@ -70,9 +72,9 @@ def prune(
     report = make_report(groups, left_out)
     for warning in report.warnings:
         warnings.warn(warning, stacklevel=3)
-    idle = report.kept - sum(layer.count(layer.weight) for layer in group.layers)
-    if idle:
-        warnings.warn(f"{idle:,} of the {report.kept:,} weights that stay were 0 before: it is sparser", stacklevel=3)
+    zeros = report.kept - sum(layer.count(layer.weight) for layer in group.layers)
+    if zeros:
+        warnings.warn(f"{zeros:,} of the {report.kept:,} weights that stay were 0 before: it is sparser", stacklevel=3)
     return report
 
 
@@ -83,32 +85,39 @@ def sensitivity(
     sparsities: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.98),
     dense: str | type[nn.Module] | Iterable[str | type[nn.Module]] = (),
 ) -> dict[str, dict[float, float]]:
-    """Measure what pruning each layer alone, by magnitude, costs; the model is left as it was.
+    """Evaluate the model with one layer at a time pruned by magnitude; the model is left as it was.
 
     Args:
         model: The network.
         evaluate: Called with the model; returns a number such as its accuracy.
-        sparsities: The sparsities to try in each layer.
+        sparsities: The sparsities to try in each layer; 0 is the dense model.
         dense: Weights to leave out, by glob or by module type.
 
     Returns:
-        What `evaluate` gave, by layer and sparsity.
+        What `evaluate` returned, by layer and sparsity.
+
+    Raises:
+        ValueError: A sparsity is not between 0 and 1.
     """
+    for sparsity in sparsities:
+        if sparsity != 0:
+            check_sparsity(sparsity)
     groups, _ = build_groups(
         Sources(model), "magnitude", sparsity=0.5, total_steps=1, dense=dense, seed=0, extras=(), hyper={}
     )
-    found: dict[str, dict[float, float]] = {}
-    for layer in groups[0].layers:
-        found[layer.name] = {sparsity: _with_layer_cut(model, layer, sparsity, evaluate) for sparsity in sparsities}
-    return found
+    return {
+        layer.name: {sparsity: _evaluate_pruned(model, layer, sparsity, evaluate) for sparsity in sparsities}
+        for layer in groups[0].layers
+    }
 
 
-def _with_layer_cut(
+def _evaluate_pruned(
     model: nn.Module, layer: PrunableLayer, sparsity: float, evaluate: Callable[[nn.Module], float]
 ) -> float:
+    """What `evaluate` returns while one layer is pruned."""
     before = layer.weight.clone()
     try:
-        layer.mask = keep_largest(before.abs(), max(1, round(layer.numel * (1 - sparsity))), shards=layer.shards)
+        layer.mask = keep_largest(before.abs(), max(1, kept(layer.numel, sparsity)), shards=layer.shards)
         layer.apply_mask(layer.weight)
         return float(evaluate(model))
     finally:
@@ -127,8 +136,8 @@ def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = N
     Raises:
         ValueError: The loader gave no batch.
     """
-    waiting = islice(loader, batches)
-    first = list(islice(waiting, 1))  # before anything is reset
+    rest = islice(loader, batches)
+    first = list(islice(rest, 1))  # read before anything is reset
     if not first:
         raise ValueError(f"the loader gave no batch (batches={batches}) to average over: pass one that is not used up")
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
@@ -141,7 +150,7 @@ def recalibrate(model: nn.Module, loader: Iterable[Any], batches: int | None = N
         norm.momentum = None  # None: the cumulative average
         norm.train()
     try:
-        for batch in chain(first, waiting):
+        for batch in chain(first, rest):
             inputs = batch[0] if isinstance(batch, (list, tuple)) else batch
             model(inputs.to(device))
     finally:

@@ -117,7 +117,7 @@ class EveryStep(Plan):
 
     def steps(self, run: Run) -> Sequence[int]:
         last = run.total_steps if self.update_end is None else as_step(self.update_end, run.total_steps, "update_end")
-        return range(1, max(last, 1) + 1)
+        return range(1, min(max(last, 1), run.total_steps) + 1)
 
     def budget(self, done: int, run: Run) -> int:
         return run.final

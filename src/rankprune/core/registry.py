@@ -126,7 +126,7 @@ def method_info(name: str) -> MethodInfo:
         ValueError: There is no such method; the message names the nearest.
     """
     if not _is_method(name):
-        raise ValueError(f"there is no method {shorten(name)}: {nearest(name, _METHODS)}")
+        raise ValueError(f"there is no method {shorten(name)}: {nearest(str(name), list_methods())}")
     return _METHODS[name]
 
 
@@ -188,6 +188,8 @@ def create_extra(name: str, **options: Any) -> Any:
 
 def _is_method(name: str) -> bool:
     """Whether there is a method of this name: its module alone is loaded, or all where no module is named so."""
+    if not isinstance(name, str):
+        return False
     if name not in _METHODS and name.isidentifier() and find_spec(f"rankprune.methods.{name}"):
         importlib.import_module(f"rankprune.methods.{name}")
     if name not in _METHODS:

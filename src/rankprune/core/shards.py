@@ -1,4 +1,4 @@
-"""Weights that are sharded over ranks (FSDP2): the local part, and how the parts count together."""
+"""Weights that are sharded over ranks (FSDP2): the local part, and sums, counts and gathers over all parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-_PLAIN = (Tensor, nn.Parameter)  # most tensors are of these types, which are never sharded
+_PLAIN = (Tensor, nn.Parameter)  # never sharded, and checked first since most tensors are of these types
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -23,14 +23,14 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def sharded(tensor: Tensor, name: str) -> Shards:
-    """How this tensor is shared out over ranks: by rows, or not at all.
+    """How a tensor is sharded over ranks: by rows, or not at all.
 
     Args:
         tensor: A tensor or DTensor.
         name: Its name, for the message.
 
     Raises:
-        ValueError: It is sharded otherwise than by rows.
+        ValueError: It is sharded in another way.
     """
     if not is_sharded(tensor):
         return Shards()
@@ -59,13 +59,13 @@ class Shards:
         """
         return counts
 
-    def max(self, value: Tensor) -> Tensor:
-        """The largest over the ranks that share the tensor.
+    def max(self, values: Tensor) -> Tensor:
+        """The largest value over the ranks that share the tensor; -inf where there is none.
 
         Args:
-            value: The value on this rank.
+            values: The values on this rank, which may hold no row.
         """
-        return value
+        return values.max() if values.numel() else values.new_tensor(-torch.inf)
 
     def before(self, count: int) -> int:
         """How many were counted on the ranks before this one.
@@ -102,15 +102,14 @@ class Shards:
 
 
 class RowShards(Shards):
-    """One tensor split by rows in rank order; histograms and counts travel, the tensor itself only for `gather`."""
+    """A tensor split by rows in rank order. Only sums and counts are communicated, except by gather and scatter."""
 
     def __init__(self, group: dist.ProcessGroup, tensor: Tensor) -> None:
         self.group = group
         self.shape = tensor.shape
         self.rank = dist.get_rank(group)
-        mine = torch.zeros(dist.get_world_size(group), dtype=torch.int64, device=local(tensor).device)
-        mine[self.rank] = local(tensor).shape[0]
-        self.rows: list[int] = self.sum(mine).tolist()
+        self.device = local(tensor).device  # collectives of NCCL need it
+        self.rows: list[int] = self._from_each_rank(local(tensor).shape[0])
 
     def __bool__(self) -> bool:
         return True
@@ -120,26 +119,26 @@ class RowShards(Shards):
         dist.all_reduce(counts, group=self.group)
         return counts
 
-    def max(self, value: Tensor) -> Tensor:
-        value = value.clone()
-        dist.all_reduce(value, op=dist.ReduceOp.MAX, group=self.group)
-        return value
+    def max(self, values: Tensor) -> Tensor:
+        largest = super().max(values)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
+        return largest
 
     def before(self, count: int) -> int:
-        """How many were counted on the ranks before this one."""
-        mine = torch.zeros(len(self.rows), dtype=torch.int64)
-        mine[self.rank] = count
-        return int(self.sum(mine)[: self.rank].sum())
+        return sum(self._from_each_rank(count)[: self.rank])
+
+    def _from_each_rank(self, count: int) -> list[int]:
+        counts = torch.zeros(dist.get_world_size(self.group), dtype=torch.int64, device=self.device)
+        counts[self.rank] = count
+        return self.sum(counts).tolist()
 
     def gather(self, part: Tensor) -> Tensor:
-        """The whole tensor from its parts."""
         padded = self._padded(part)
         parts = [torch.empty_like(padded) for _ in self.rows]
         dist.all_gather(parts, padded, group=self.group)
         return torch.cat([p[:r] for p, r in zip(parts, self.rows)])
 
     def gather_on(self, owner: int, part: Tensor) -> Tensor | None:
-        """The whole tensor on one rank, None on the others."""
         padded = self._padded(part)
         parts = [torch.empty_like(padded) for _ in self.rows] if self.rank == owner else None
         dist.gather(padded, parts, dst=dist.get_global_rank(self.group, owner), group=self.group)
@@ -154,18 +153,17 @@ class RowShards(Shards):
             like: A tensor of the shape of this rank's part.
         """
         parts = None if whole is None else [self._padded(p) for p in whole.contiguous().split(self.rows)]
-        mine = like.new_empty((max(self.rows), *like.shape[1:]))
-        dist.scatter(mine, parts, src=dist.get_global_rank(self.group, owner), group=self.group)
-        return mine[: like.shape[0]]
+        padded = like.new_empty((max(self.rows), *like.shape[1:]))
+        dist.scatter(padded, parts, src=dist.get_global_rank(self.group, owner), group=self.group)
+        return padded[: like.shape[0]]
 
     def _padded(self, part: Tensor) -> Tensor:
-        """Padded to as many rows as the largest part: collectives need equal sizes."""
+        """The part with as many rows as the largest one has: collectives need equal sizes."""
         padded = part.new_zeros((max(self.rows), *part.shape[1:]))
         padded[: part.shape[0]] = part
         return padded
 
     def scatter(self, whole: Tensor) -> Tensor:
-        """This rank's part of the whole tensor."""
         return whole.split(self.rows)[self.rank]
 
 

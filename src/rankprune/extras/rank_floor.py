@@ -73,15 +73,9 @@ def candidates(layer: PrunableLayer) -> Tensor:
     if "latent" in layer.state or layer.parameter.grad is None or layer.kept() == layer.numel:
         return values
     grads = layer.grad.abs()
-    least = -_largest(layer, torch.where(layer.mask & (values > 0), -values, -torch.inf))
-    least = torch.where(least.isfinite(), least, 1.0)  # 1 where none is active
-    return torch.where(layer.mask, values, grads / _largest(layer, grads).clamp_min(1e-30) * least * 0.5)
-
-
-def _largest(layer: PrunableLayer, values: Tensor) -> Tensor:
-    """Over all ranks that share the layer, of which one may hold no row."""
-    found = values.max() if values.numel() else values.new_tensor(-torch.inf)
-    return layer.shards.max(found)
+    least = -layer.shards.max(torch.where(layer.mask & (values > 0), -values, -torch.inf))
+    least = torch.where(least.isfinite(), least, 1.0)  # 1 if none is active
+    return torch.where(layer.mask, values, grads / layer.shards.max(grads).clamp_min(1e-30) * least * 0.5)
 
 
 def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:

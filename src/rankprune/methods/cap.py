@@ -49,7 +49,7 @@ class CAP(FisherSurgery, RoundsKeywords):
         return removal_costs(curvature, layer.weight.flatten(), layer.mask.flatten(), self.damping)
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        return layer.temp["inverse_diagonal"].clone()  # selection consumes it
+        return layer.temp["inverse_diagonal"]
 
     def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
         cut = (before & ~layer.mask).flatten()

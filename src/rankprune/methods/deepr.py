@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from rankprune.core.keywords import EveryStepKeywords
-from rankprune.core.layer import seeded
 from rankprune.core.method import Group, Method, PrunableLayer, register
 from rankprune.core.plan import EveryStep, Plan
 from rankprune.core.schedules import Value, value_at
@@ -52,8 +51,7 @@ class DeepR(Method, EveryStepKeywords):
             if self.soft:
                 # Dormant ones start spread evenly down to the wall, as if they had walked there already; 1 stands for
                 # the wall itself, since how far that is is not known before the first step.
-                spread = torch.rand(layer.shape, generator=seeded(layer.seed, layer.step, f"{layer.key}/dormant"))
-                layer.state["theta"] = -layer.part(spread).to(layer.weight)
+                layer.state["theta"] = -layer.random("dormant").to(layer.weight)
                 layer.state["wall"] = 1.0
 
     def reached_at(self, group: Group) -> int:
@@ -67,7 +65,7 @@ class DeepR(Method, EveryStepKeywords):
             elif group.step < group.plan.steps[-1]:
                 self._show(layer, theta, theta > 0)
             else:
-                self._show(layer, theta, group.keep(layer, lambda _: theta.clone(), layer.state["count"]))  # noqa: B023
+                self._show(layer, theta, group.keep(layer, lambda _: theta, layer.state["count"]))  # noqa: B023
         group.budget = group.spent()
 
     def _walked(self, layer: PrunableLayer) -> Tensor:

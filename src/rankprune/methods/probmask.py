@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from rankprune.core.keywords import RampKeywords, of_plan, plan_keywords
-from rankprune.core.layer import seeded
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.plan import Ramp, Run
 from rankprune.core.schedules import Step, as_step, cosine, cubic
@@ -98,9 +97,8 @@ class ProbMask(Latent, SoftRampKeywords):
             self.train(layer, group)
         project(group.layers, self.expected(group))
         for layer in group.layers:
-            noise = layer.part(torch.rand(layer.shape, generator=seeded(layer.seed, layer.step, f"{layer.key}/soft")))
-            chance = layer.state["probability"]
-            logits = logit(chance) + logit(noise.to(chance))
+            probability = layer.state["probability"]
+            logits = logit(probability) + logit(layer.random("soft").to(probability))
             layer.state["soft"] = torch.sigmoid(logits * temperature)
             layer.state["temperature"] = temperature
 

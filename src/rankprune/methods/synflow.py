@@ -43,7 +43,7 @@ class SynFlow(Score):
         check_count(self.rounds, "rounds", "rounds")
 
     def score(self, layer: PrunableLayer) -> Tensor:
-        return layer.temp["flow"].clone()
+        return layer.temp["flow"]
 
     def start(self, group: Group) -> None:
         refuse_shards(group)

@@ -34,14 +34,9 @@ class Part(NamedTuple):
         """
         return self.shards.sum(sums)
 
-    def max(self, values: Tensor) -> float:
-        """The largest value over the ranks that share the tensor.
-
-        Args:
-            values: Values on this rank.
-        """
-        found = values.max() if values.numel() else values.new_tensor(-torch.inf)  # a rank may hold no row
-        return float(self.shards.max(found))
+    def entries(self) -> int:
+        """The number of entries, over the ranks that share the tensor."""
+        return int(self.shards.sum(self.values.new_tensor(self.values.numel(), dtype=torch.int64)))
 
 
 def price(parts: Sequence[Part], budget: float, beta: float, start: float = math.nan, tolerance: float = 1e-5) -> float:
@@ -57,13 +52,13 @@ def price(parts: Sequence[Part], budget: float, beta: float, start: float = math
         start: A first guess of μ.
         tolerance: The error of the budget that is allowed, as a share.
     """
-    total = sum(part.cost * int(part.sum(torch.tensor(part.values.numel()))) for part in parts)
+    total = sum(part.cost * part.entries() for part in parts)
     if budget >= total:
         return -math.inf
     # With every share at least (or at most) budget/total, so is their mean: the ends of the bracket.
     shift = math.log(budget / (total - budget)) / beta
-    low = -max(part.max(-part.values) for part in parts) - shift
-    high = max(part.max(part.values) for part in parts) - shift
+    low = -max(float(part.shards.max(-part.values)) for part in parts) - shift
+    high = max(float(part.shards.max(part.values)) for part in parts) - shift
     guess = start if low < start < high else (low + high) / 2
     for _ in range(_ROUNDS):
         kept, slope = _kept(parts, beta, guess)

@@ -57,7 +57,8 @@ class Thresholded(Latent):
         """
         self.keep_best(group, budget)
         cost = [layer.cost if self.budget == "macs" else 1 for layer in group.layers]
-        cut = [_largest_cut(layer, group.scored(layer, self.score)()) / c for layer, c in zip(group.layers, cost)]
+        outside = (layer.fill_kept(self.score(layer).clone(), -torch.inf) for layer in group.layers)
+        cut = [layer.shards.max(masks.in_memory_order(s)) / c for layer, s, c in zip(group.layers, outside, cost)]
         if self.distribution == "global":
             cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
         for layer, c, value in zip(group.layers, cost, cut):
@@ -79,9 +80,3 @@ class Thresholded(Latent):
         shrinks = size > threshold if reserved is None else (size > threshold) & ~reserved
         small = size - threshold if self.p == 1 else (size**self.p - threshold**self.p).clamp_min_(0) ** (1 / self.p)
         return torch.where(shrinks, small.copysign(values), values)
-
-
-def _largest_cut(layer: PrunableLayer, score: Tensor) -> Tensor:
-    """The largest score outside the mask, over all ranks that share the layer; -inf where all stays. Takes `score`."""
-    cut = masks.in_memory_order(layer.fill_kept(score, -torch.inf))
-    return layer.shards.max(cut.max() if cut.numel() else cut.new_tensor(-torch.inf))  # a rank may hold no row
