@@ -122,7 +122,7 @@ def _plans() -> list[bytes]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         rng = np.random.default_rng(0)
-        for graph in (network(), elementwise(), selfcheck._image_net(rng, 3), selfcheck._token_net(rng)):
+        for graph in (network(), elementwise(), selfcheck.image_net(rng, 3)[0], selfcheck.token_net(rng)):
             choices = {i: Choice(1, 5, 2) for i, node in enumerate(graph.nodes) if node.weight is not None}
             planfile.write(Path(folder) / "plan", graph, KernelPlan(choices, choices), True)
             found.append((Path(folder) / "plan").read_bytes())

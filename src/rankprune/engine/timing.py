@@ -7,41 +7,44 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-BUDGET = 0.5  # seconds of a comparison, after the minimum number of rounds
-TURNS = (4, 40)  # minimum and maximum number of rounds
+BUDGET = 0.3  # seconds of a comparison, after the minimum number of rounds
+PATIENCE = 1.0  # seconds after which the comparison of two calls ends although their ratio is not known
+ROUNDS = (3, 40)  # minimum and maximum number of rounds
+LONG = 0.05  # seconds of a call that takes much longer than threads spin and caches fill
 KNOWN = 0.1  # a ratio is known if its interquartile range is below this fraction of it
 NOISY = 1.25  # timings are noisy if the quartiles' ratio is above this
 
 
-def samples(calls: Sequence[Callable[[], Any]], budget: float = BUDGET) -> list[list[float]]:
+def samples(calls: Sequence[Callable[[], Any]]) -> list[list[float]]:
     """Time calls in interleaved rounds, so that a slow phase of the machine affects all of them.
 
-    Each is called twice per round and only the second call counts, because idle threads of torch keep spinning on a
-    core
-    for a while. With two calls, rounds continue for up to twice the budget until their ratio is known.
+    A short call is made twice per round and only the second one counts, because idle threads of torch keep spinning on
+    a core for a while; a long one only in the first round, to warm up. With two calls, rounds continue until their
+    ratio is known or patience ends.
 
     Args:
         calls: The functions.
-        budget: Seconds, after the minimum number of rounds.
 
     Returns:
         Seconds of each call in every round.
     """
     seconds: list[list[float]] = [[] for _ in calls]
-    began = 0.0
-    for turn in range(TURNS[1] + 1):
-        for call, mine in zip(calls, seconds):
-            call()
-            start = time.perf_counter()
-            call()
-            if turn:  # the first turn warms up
-                mine.append(time.perf_counter() - start)
+    began = time.perf_counter()
+    for turn in range(1, ROUNDS[1] + 1):
+        for i, call in enumerate(calls):
+            if min(seconds[i], default=0.0) < LONG:
+                call()
+            seconds[i].append(_seconds(call))
         spent = time.perf_counter() - began
-        if not turn:
-            began = time.perf_counter()
-        elif turn >= TURNS[0] and spent > budget and (len(calls) != 2 or spent > 2 * budget or _known(*seconds)):
+        if turn >= ROUNDS[0] and spent > BUDGET and (len(calls) != 2 or spent > PATIENCE or _known(*seconds)):
             break
     return seconds
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -53,7 +56,7 @@ def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
     Returns:
         Minimum seconds of each call.
     """
-    return [min(mine) for mine in samples(calls)]
+    return [min(seconds) for seconds in samples(calls)]
 
 
 def ratios(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
@@ -66,10 +69,10 @@ def ratios(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float
     Returns:
         First and third quartile of the rounds' ratios.
     """
-    found = [a / b for a, b in zip(theirs, ours)]
-    if len(found) < 2:
-        return found[0], found[0]
-    low, _, high = statistics.quantiles(found, n=4, method="inclusive")
+    gains = [a / b for a, b in zip(theirs, ours)]
+    if len(gains) < 2:
+        return gains[0], gains[0]
+    low, _, high = statistics.quantiles(gains, n=4, method="inclusive")
     return low, high
 
 

@@ -35,17 +35,20 @@ def place(buffers: list[Buffer]) -> int:
     Returns:
         Floats of the arena.
     """
-    # (4, placed): first step, last step, begin and end of the buffers placed so far, by offset.
-    placed = np.zeros((4, 0), np.int64)
+    # (4, buffers): first step, last step, begin and end of the buffers placed so far, by begin.
+    placed = np.zeros((4, len(buffers)), np.int64)
     total = 0
-    for buffer in sorted(buffers, key=lambda b: (-b.size, b.first)):
+    for count, buffer in enumerate(sorted(buffers, key=lambda b: (-b.size, b.first))):
         size = -(-buffer.size // ALIGN) * ALIGN
-        begins, ends = placed[2:, (placed[0] <= buffer.last) & (buffer.first <= placed[1])]
-        # free[i]: the end of all overlapping buffers before the i-th; the gap up to begins[i] is free.
-        free = np.maximum.accumulate(np.concatenate([[0], ends]))
-        fits = np.flatnonzero(free[:-1] + size <= begins)
-        buffer.at = int(free[fits[0]] if fits.size else free[-1])
-        entry = (buffer.first, buffer.last, buffer.at, buffer.at + size)
-        placed = np.insert(placed, np.searchsorted(placed[2], buffer.at), entry, axis=1)
+        first, last, begin, end = placed[:, :count]
+        alive = (first <= buffer.last) & (buffer.first <= last)
+        # free[i]: the end of all overlapping buffers before the i-th; the gap up to its begin is free.
+        free = np.zeros(1 + np.count_nonzero(alive), np.int64)
+        np.maximum.accumulate(end[alive], out=free[1:])
+        fits = np.flatnonzero(free[:-1] + size <= begin[alive])
+        buffer.at = int(free[fits[0] if fits.size else -1])
+        at = int(begin.searchsorted(buffer.at))
+        placed[:, at + 1 : count + 1] = placed[:, at:count].copy()
+        placed[:, at] = buffer.first, buffer.last, buffer.at, buffer.at + size
         total = max(total, buffer.at + size)
     return total

@@ -7,6 +7,7 @@ numbers are moved.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def _same(graph: Graph, op: str, x: Ref, others: list[int] | None = None, **more
     """Append a node whose result has the order of its first operand."""
     output = graph.value(graph.shapes[x.value])
     graph.nodes.append(Node(op, [x.value, *(others or [])], output, **more))
-    return Ref(output, x.view, x.count)
+    return replace(x, value=output)
 
 
 def _once(x: Ref) -> bool:

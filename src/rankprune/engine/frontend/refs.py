@@ -6,10 +6,12 @@ number of the next image. Any reshape, permutation, slice or expansion is the sa
 
 from __future__ import annotations
 
-import contextlib
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -28,11 +30,13 @@ class Ref:
         value: The value that is viewed.
         view: In the tensor's shape, which number is where: b * count + i is number i of image b.
         count: Numbers of the value per image.
+        known_axis: The batch axis, where it need not be searched for.
     """
 
     value: int
     view: np.ndarray
     count: int
+    known_axis: int | None = None
 
     def batch_axis(self) -> int:
         """Return the batch axis.
@@ -40,10 +44,20 @@ class Ref:
         Raises:
             Unsupported: There is no such axis.
         """
+        if self._batch_axis is None:
+            raise Unsupported("the images of a batch are mixed with one another")
+        return self._batch_axis
+
+    @functools.cached_property
+    def _batch_axis(self) -> int | None:
+        if self.known_axis is not None:
+            return self.known_axis
         for axis, size in enumerate(self.view.shape):
-            if size == IMAGES and (self.view.take(1, axis) - self.view.take(0, axis) == self.count).all():
-                return axis
-        raise Unsupported("the images of a batch are mixed with one another")
+            if size == IMAGES:
+                first, second = np.moveaxis(self.view, axis, 0)
+                if (second - first == self.count).all():
+                    return axis
+        return None
 
     def split_batch_axis(self) -> tuple[Ref, int | None]:
         """Return the tensor with the batch on an axis of its own.
@@ -56,18 +70,19 @@ class Ref:
         Raises:
             Unsupported: The images are mixed in another way.
         """
+        if self._batch_axis is not None:
+            return self, None
         shape = self.view.shape
         splits = [(axis, n // IMAGES) for axis, n in enumerate(shape) if n % IMAGES == 0 and n > IMAGES]
-        tries = [(None, shape)] + [
+        tries = [
             (axis, (*shape[:axis], *pair, *shape[axis + 1 :]))
             for axis, rest in splits
             for pair in ((IMAGES, rest), (rest, IMAGES))
         ]
         for axis, sizes in tries:
-            found = Ref(self.value, self.view.reshape(sizes), self.count)
-            with contextlib.suppress(Unsupported):
-                found.batch_axis()
-                return found, axis
+            split = Ref(self.value, self.view.reshape(sizes), self.count)
+            if split._batch_axis is not None:
+                return split, axis
         raise Unsupported("the images of a batch are mixed with one another")
 
     def same(self, other: Ref) -> bool:
@@ -83,7 +98,7 @@ class Ref:
 
     def local(self) -> np.ndarray:
         """Return the view of one image, without the batch axis."""
-        return self.view.take(0, self.batch_axis())
+        return np.moveaxis(self.view, self.batch_axis(), 0)[0]
 
 
 @dataclass(frozen=True)
@@ -110,9 +125,22 @@ def identity_view(graph: Graph, value: int, axis: int = 0) -> Ref:
         A view [batch, *shape], or with the batch at `axis`.
     """
     shape = graph.shapes[value]
-    count = int(np.prod(shape))
-    view = np.arange(IMAGES * count).reshape(IMAGES, *shape)
-    return Ref(value, np.moveaxis(view, 0, axis), count)
+    count = math.prod(shape)
+    view = _counting(IMAGES * count).reshape(IMAGES, *shape)
+    return Ref(value, np.moveaxis(view, 0, axis), count, axis)
+
+
+_counted: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
+
+
+def _counting(size: int) -> np.ndarray:
+    """0, 1, ... as a read-only array that all views of values of this size share, because images are large."""
+    array = _counted.get(size)
+    if array is None:
+        array = np.arange(size)
+        array.flags.writeable = False
+        _counted[size] = array
+    return array
 
 
 def emit(graph: Graph, op: str, inputs: list[int], shape: Sequence[int], axis: int = 0, **more: Any) -> Ref:
@@ -220,7 +248,7 @@ def pick(graph: Graph, value: int, index: np.ndarray, constant: np.ndarray | Non
         The value.
     """
     flat = index.reshape(-1)
-    if constant is None and graph.shapes[value] == index.shape and (flat == np.arange(flat.size)).all():
+    if constant is None and graph.shapes[value] == index.shape and np.array_equal(flat, _counting(flat.size)):
         return value
     output = graph.value(index.shape)
     graph.nodes.append(Node("gather", [value], output, arrays=_gather(flat, index.shape, constant)))
