@@ -87,6 +87,17 @@ def shorten(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def one_line(error: object, limit: int = 160) -> str:
+    """Return a message on one line and no longer than ``limit`` characters, for the middle of an error sentence.
+
+    Args:
+        error: An exception, or its message.
+        limit: Largest number of characters.
+    """
+    text = " ".join(str(error).split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to ``word``, or None if none is similar.
 

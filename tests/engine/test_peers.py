@@ -33,5 +33,5 @@ def test_onnxruntime(tmp_path: Path) -> None:
     assert seconds > 0
     np.testing.assert_allclose(got, model(x).detach().numpy(), rtol=1e-4, atol=1e-5)
     (tmp_path / "other").mkdir()
-    with pytest.raises(Absent, match="torch cannot write Branches as ONNX"):
+    with pytest.raises(Absent, match="torch cannot export Branches to ONNX"):
         PEERS["onnxruntime"](Branches().eval(), x, 1, tmp_path / "other", None)

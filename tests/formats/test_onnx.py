@@ -78,13 +78,27 @@ class Branches(nn.Module):
 
 def test_what_differs_from_torch_is_not_written(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"old")
-    with pytest.raises(Disagreement, match=r"^[^\n]*ONNX Runtime is off torch by [^\n]*$"):
+    with pytest.raises(Disagreement, match=r"^[^\n]*ONNX Runtime differs from torch by [^\n]*$"):
         save_onnx(Lots().eval(), torch.zeros(1, 4), tmp_path / "m.onnx")
     assert (tmp_path / "m.onnx").read_bytes() == b"old"
 
 
 def test_what_torch_cannot_export_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ValueError, match=r"^torch cannot write Branches as ONNX \([^\n]*\)$"):
+    with pytest.raises(ValueError, match=r"^torch cannot export Branches to ONNX \([^\n]*\): [^\n]*$"):
         save_onnx(Branches().eval(), torch.zeros(1, 4), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_model_in_training_mode_is_refused_and_unchanged(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).train()
+    before = model[1].running_mean.clone()
+    with pytest.raises(ValueError, match=r"evaluation mode: call model\.eval\(\) first"):
+        save_onnx(model, torch.zeros(1, 3, 8, 8), tmp_path / "m.onnx")
+    assert torch.equal(model[1].running_mean, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_in_double_precision(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2).double().eval()
+    assert save_onnx(model, torch.zeros(1, 4, dtype=torch.float64), tmp_path / "m.onnx") < 1e-12

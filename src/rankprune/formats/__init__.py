@@ -1,7 +1,7 @@
-"""Files: a model's tensors on disk."""
+"""File formats for a model's tensors: compact sparse safetensors, plain safetensors and ONNX."""
 
 from __future__ import annotations
 
-from .sparse import is_ours, load, save
+from .sparse import is_sparse_file, load, save
 
-__all__ = ["is_ours", "load", "save"]
+__all__ = ["is_sparse_file", "load", "save"]

@@ -1,4 +1,4 @@
-"""A model as an ONNX file: written by torch's exporter, checked in ONNX Runtime, its zeros left out if wanted."""
+"""ONNX export: torch's exporter writes the model, ONNX Runtime checks it, and zeros may be left out."""
 
 from __future__ import annotations
 
@@ -15,60 +15,74 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from rankprune._util import need, write_atomic
+from rankprune._util import need, one_line, write_atomic
 
-OPSET = 18  # the oldest that the exporter writes by itself; anything older is a conversion that often fails
-LARGEST = 2**31 - 1  # bytes of one protobuf message
-TOLERANCE = 1e-4  # of the output's scale
+OPSET = 18  # the exporter's own; for an older one it runs a version converter, which often fails
+MAX_BYTES = 2**31 - 1  # of one protobuf message
+TOLERANCE = 1e-4  # largest difference from torch, relative to the largest absolute output
 
 
 class Disagreement(RuntimeError):
-    """ONNX Runtime computes something else than torch."""
+    """ONNX Runtime does not compute what torch computes."""
 
     exit_code = 1
 
 
 def save_onnx(model: nn.Module, example: Tensor, path: str | Path, *, sparse_initializer: bool = False) -> float:
-    """Write a model in evaluation mode for any batch size; the old file stays until the new one is checked.
+    """Write a model for any batch size, atomically, after comparing ONNX Runtime's outputs with torch's.
 
     Args:
-        model: The network.
+        model: The model, in evaluation mode.
         example: An input.
         path: The file to write.
-        sparse_initializer: Whether weights below a third of density are stored as their non-zeros.
+        sparse_initializer: Store weights with less than a third of nonzeros as (value, index) pairs.
 
     Returns:
-        The largest difference of ONNX Runtime's outputs from torch's, as a share of the outputs' scale.
+        The largest difference of ONNX Runtime's outputs from torch's, relative to the largest absolute output.
 
     Raises:
         Disagreement: The difference is too large; nothing is written.
-        ValueError: The file would be larger than the format allows.
+        ValueError: The model is in training mode, cannot be exported, or is larger than the format allows.
     """
     need("onnxruntime", "onnx", "Checking an ONNX file")
+    if model.training:
+        raise ValueError("save_onnx needs the model in evaluation mode: call model.eval() first")
     proto = to_onnx(model, example, free_batch=True)
     if sparse_initializer:
         sparsify(proto)
-    if proto.ByteSize() > LARGEST:
-        raise ValueError(f"{path} would have {proto.ByteSize():,} bytes, and an ONNX file ends at 2 GiB")
+    if proto.ByteSize() > MAX_BYTES:
+        raise ValueError(
+            f"{path} would have {proto.ByteSize():,} bytes, and an ONNX file is limited to 2 GiB: "
+            "leave out the zeros with sparse_initializer=True, or use another format"
+        )
     data: bytes = proto.SerializeToString()
     error = difference(model, example, data)
-    if not error <= TOLERANCE:  # also where it is NaN
-        raise Disagreement(f"{path} is not written: ONNX Runtime is off torch by {error:.1e} of the outputs' scale")
+    if not error <= TOLERANCE:  # also if it is NaN
+        raise Disagreement(
+            f"{path} is not written, because ONNX Runtime differs from torch by {error:.1e} of the largest output: "
+            "remove what is random or depends on the input's values from the model's forward"
+        )
     write_atomic(path, data)
     return error
 
 
 def to_onnx(model: nn.Module, example: Tensor, *, free_batch: bool) -> Any:
-    """The model as an onnx.ModelProto, for inputs of the example's shape, or of any batch size.
+    """Convert a model to an onnx.ModelProto.
 
     Args:
-        model: The network.
+        model: The model.
         example: An input.
-        free_batch: Whether the batch size is left open.
+        free_batch: Allow any batch size; otherwise only the example's.
+
+    Returns:
+        The onnx.ModelProto.
+
+    Raises:
+        ValueError: torch's exporter does not support the model.
     """
     need("onnx", "onnx", "An ONNX file")
     need("onnxscript", "onnx", "An ONNX file")
-    if free_batch:  # a batch of one would be taken for a constant
+    if free_batch:  # torch.export specializes on a batch size of 1
         example = torch.cat([example[:1], example[:1]])
     shapes = ({0: torch.export.Dim("batch")},) if free_batch else None
     try:
@@ -80,11 +94,13 @@ def to_onnx(model: nn.Module, example: Tensor, *, free_batch: bool) -> Any:
             assert program is not None
             proto = program.model_proto
     except Exception as error:
-        reason = " ".join(str(error.__cause__ or error).split())[:160]
-        raise ValueError(f"torch cannot write {type(model).__name__} as ONNX ({reason})") from error
-    # The exporter notes the stack of each operator: folders of this machine, and more bytes than a small network.
-    for noted in (proto, proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.initializer):
-        del noted.metadata_props[:]
+        reason = one_line(error.__cause__ or error)
+        raise ValueError(
+            f"torch cannot export {type(model).__name__} to ONNX ({reason}): see torch.onnx.export for what it supports"
+        ) from error
+    # The exporter stores the Python stack of each operator: paths of this machine, and more bytes than a small network.
+    for item in (proto, proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.initializer):
+        del item.metadata_props[:]
     return proto
 
 
@@ -95,34 +111,44 @@ def sparsify(proto: Any) -> None:
         proto: An onnx.ModelProto.
     """
     onnx = need("onnx", "onnx", "An ONNX file")
-    kept = []
+    dense = []
     for tensor in proto.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
         flat = array.reshape(-1)
-        # The bits: minus zero is no zero. The format asks for 64-bit indices, whatever the size.
-        (index,) = flat.view(f"u{flat.itemsize}").nonzero() if flat.dtype.kind == "f" else (np.arange(flat.size),)
-        if index.size == 0 or index.size * (flat.itemsize + 8) >= flat.nbytes:
-            kept.append(tensor)
+        if flat.dtype.kind != "f":
+            dense.append(tensor)
+            continue
+        # By their bits, because -0.0 equals zero but must come back as -0.0.
+        (index,) = flat.view(f"u{flat.itemsize}").nonzero()
+        pair_bytes = flat.itemsize + 8  # the format prescribes 64-bit indices
+        if index.size == 0 or index.size * pair_bytes >= flat.nbytes:
+            dense.append(tensor)
             continue
         values = onnx.numpy_helper.from_array(flat[index], tensor.name)
         indices = onnx.numpy_helper.from_array(index.astype(np.int64), f"{tensor.name}.indices")
         proto.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, list(array.shape)))
     del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
-    # What the exporter noted of them, an ordinary tensor's type, no longer holds.
+    proto.graph.initializer.extend(dense)
+    # The exporter declared the type of a dense tensor for them, which no longer holds.
     moved = {sparse.values.name for sparse in proto.graph.sparse_initializer}
-    noted = [info for info in proto.graph.value_info if info.name not in moved]
+    declared = [info for info in proto.graph.value_info if info.name not in moved]
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(noted)
+    proto.graph.value_info.extend(declared)
 
 
 def difference(model: nn.Module, example: Tensor, data: bytes) -> float:
-    """The largest difference of ONNX Runtime's outputs from torch's, for 1 and 3 images, as a share of their scale.
+    """Compare ONNX Runtime's outputs with torch's on random batches of 1 and 3.
 
     Args:
-        model: The network.
-        example: An input.
+        model: The model, in evaluation mode.
+        example: An input, for its shape, type and device.
         data: The ONNX file.
+
+    Returns:
+        The largest difference, relative to the largest absolute value of the same output.
+
+    Raises:
+        Disagreement: ONNX Runtime cannot run the file.
     """
     ort = need("onnxruntime", "onnx", "Checking an ONNX file")
     options = ort.SessionOptions()
@@ -130,28 +156,29 @@ def difference(model: nn.Module, example: Tensor, data: bytes) -> float:
     try:
         session = ort.InferenceSession(data, options, ["CPUExecutionProvider"])
     except Exception as error:
-        reason = " ".join(str(error).split())[:160]
-        raise Disagreement(f"ONNX Runtime does not take the network that torch wrote ({reason})") from None
+        raise Disagreement(
+            f"ONNX Runtime cannot run the network that torch exported ({one_line(error)}): try a newer onnxruntime"
+        ) from None
     worst = 0.0
     for batch in (1, 3):
-        x = torch.randn(batch, *example.shape[1:], generator=torch.Generator().manual_seed(batch))
+        x = torch.randn(batch, *example.shape[1:], generator=torch.Generator().manual_seed(batch)).to(example)
         with torch.inference_mode():
-            want = [t for t in pytree.tree_leaves(model(x)) if isinstance(t, Tensor)]
-        got = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-        for ours, theirs in zip(want, got, strict=True):
+            expected = [t.cpu() for t in pytree.tree_leaves(model(x)) if isinstance(t, Tensor)]
+        outputs = session.run(None, {session.get_inputs()[0].name: x.cpu().numpy()})
+        for ours, theirs in zip(expected, outputs, strict=True):
             scale = max(float(ours.abs().max()), 1e-30) if ours.numel() else 1.0
-            worst = float(np.maximum(worst, np.abs(ours.numpy() - theirs).max(initial=0.0) / scale))  # NaN stays
+            worst = float(np.maximum(worst, np.abs(ours.numpy() - theirs).max(initial=0.0) / scale))  # keeps NaN
     return worst
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's progress, warnings and, where it fails, the whole network."""
+    """Suppress what the exporter prints: progress, warnings and, if it fails, the whole graph."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
-    nowhere = io.StringIO()
+    discarded = io.StringIO()
     try:
-        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+        with contextlib.redirect_stdout(discarded), contextlib.redirect_stderr(discarded), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -1,8 +1,8 @@
 """A model's state dict in one compact safetensors file.
 
-Tensors that are mostly zeros lie in one packed blob, each as the code of its positions (`_codes.py`) and its values;
-the others are ordinary safetensors tensors. One entry of the header describes the blob and has a checksum over
-everything. The same model gives the same bytes.
+Tensors that are mostly zeros are packed into one blob: for each, the encoded positions of its nonzeros (`codes.py`),
+then their values. All other tensors are ordinary safetensors tensors. One metadata entry describes the blob and holds a
+checksum of the whole content. The same model always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,18 +21,26 @@ import safetensors.torch
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from rankprune._util import write_atomic
+from rankprune._util import one_line, shorten, write_atomic
 
-from . import codes as _codes
+from . import codes
 
 Values = Literal["exact", "float16", "bfloat16"]
 
+ABOUT_KEY = "rankprune.model"  # metadata key of plain safetensors files; a sparse file keeps `about` in its own entry
 _KEY, _BLOB, _VERSION = "rankprune", "rankprune.sparse", 1
-_BYTES, _RATIO = 1 << 30, 1024  # what any file may unpack to, and how many times its own size
-ABOUT = "rankprune.model"  # in the metadata of plain files: which model they are of
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# By default the sparse tensors of a file may take this much memory, or this many times the size of the file.
+_MAX_BYTES, _MAX_RATIO = 1 << 30, 1024
+_MAX_WEIGHTS = 1 << 40  # of one tensor
+_SAME_SIZE_INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}
+
+
+class TooLarge(ValueError):
+    """The file declares tensors that are larger than the caller allows."""
 
 
 def save(
@@ -41,17 +50,16 @@ def save(
     values: Values = "exact",
     about: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a model (or a state dict); the old file stays until the new one is complete.
+    """Write a model or a state dict atomically.
 
     Args:
-        model: The network, or its state dict.
+        model: The model, or its state dict.
         path: The file to write.
-        values: "exact" is lossless to the bit; "float16" and "bfloat16" store the non-zeros of sparse tensors in half
-            precision.
-        about: Plain values to keep with the weights, which say what model they are of (`read_about`).
+        values: "exact" is lossless; "float16" and "bfloat16" store the nonzeros of sparse tensors in half precision.
+        about: Values that JSON can hold, stored with the weights to describe their model; see `read_about`.
 
     Raises:
-        ValueError: `values` is unknown, or an entry cannot be stored.
+        ValueError: `values` is unknown, or a tensor or `about` cannot be stored.
 
     Example:
         rp.save(model, "model.sparse.safetensors")
@@ -59,253 +67,301 @@ def save(
     if values not in get_args(Values):
         raise ValueError(f"values={values!r} is unknown: use 'exact', 'float16' or 'bfloat16'")
     state = model.state_dict() if isinstance(model, nn.Module) else model
+    # All at once: a mapping that creates its tensors on access could reuse the address of a freed one.
+    tensors = {name: to_storable(name, tensor) for name, tensor in state.items()}
     dense: dict[str, Tensor] = {}
     packed: list[dict[str, Any]] = []
     blob = bytearray()
     tied: dict[str, str] = {}
-    first: dict[tuple[Any, ...], str] = {}
-    for name, tensor in state.items():
-        tensor = need_dense(name, tensor).detach()
-        # The same numbers only if they are read the same way: a transposed view is another tensor.
-        where = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        if tensor.numel() and where in first:
-            tied[name] = first[where]
+    first_name: dict[tuple[Any, ...], str] = {}
+    for name, tensor in tensors.items():
+        # Shape and stride belong to the key: a transposed view of the same memory is another tensor.
+        view = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and view in first_name:
+            tied[name] = first_name[view]
             continue
-        first[where] = name
+        first_name[view] = name
         tensor = tensor.cpu().contiguous()
-        stored, data = _pack(name, tensor, values)
-        if stored is None:
-            dense[name] = tensor.clone()
+        entry, data = _pack(name, tensor, values)
+        if entry is None:
+            dense[name] = tensor.clone()  # safetensors refuses tensors that share memory
         else:
-            packed.append({"name": name, **stored})
+            packed.append({"name": name, **entry})
             blob += data
     if blob:
         dense[_BLOB] = torch.frombuffer(blob, dtype=torch.uint8)
-    entry: dict[str, Any] = {"version": _VERSION, "tied": tied, "sparse": packed}
+    header: dict[str, Any] = {"version": _VERSION, "tied": tied, "sparse": packed}
     if about is not None:
-        entry["model"] = dict(about)
-    entry["crc"] = _checksum(entry, dense)
-    # One entry: safetensors writes several in no fixed order.
-    write_atomic(path, safetensors.torch.save(dense, {_KEY: json.dumps(entry, sort_keys=True)}))
+        header["model"] = json.loads(about_json(about))
+    header["crc"] = _checksum(header, dense)
+    # A single metadata entry, because safetensors writes several in no fixed order.
+    write_atomic(path, safetensors.torch.save(dense, {_KEY: json.dumps(header, sort_keys=True)}))
 
 
-def need_dense(name: str, tensor: Any) -> Tensor:
-    """An entry of a state dict that a file can hold, or a sentence that names it.
+def to_storable(name: str, tensor: Any) -> Tensor:
+    """Detach an entry of a state dict for writing it to a file.
 
     Args:
-        name: Its name.
+        name: Name of the entry.
         tensor: The entry.
 
+    Returns:
+        The tensor; conjugate and negative views, which files do not have, are materialized.
+
     Raises:
-        ValueError: A file cannot hold it.
+        ValueError: A file cannot hold the entry.
     """
-    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
-        kind = f"{tensor.layout} on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise ValueError(f"{name} is no dense tensor with numbers in it ({kind}): leave it out of the state dict")
     if name == _BLOB:
-        raise ValueError(f"{name} is the name of the file's own entry: give the tensor another")
-    return tensor
+        raise ValueError(f"{name} is a name that the file format reserves: rename the tensor")
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name} is no tensor but a {type(tensor).__name__}: leave it out of the state dict")
+    if is_lazy(tensor):
+        raise ValueError(f"{name} is not initialized yet: run the model once before saving it")
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.device.type == "meta":
+        kind = "nested" if tensor.is_nested else f"{tensor.layout} on {tensor.device}"
+        raise ValueError(f"{name} is no dense tensor with values ({kind}): leave it out of the state dict")
+    if is_traceable_wrapper_subclass(tensor):  # no storage of its own: a DTensor, a quantized weight of torchao
+        raise ValueError(f"{name} is a {type(tensor).__name__}: gather or dequantize it to a plain tensor first")
+    if not _has_safetensors_name(tensor.dtype):
+        raise ValueError(f"{name} is of {tensor.dtype}, which safetensors cannot hold: convert it to another type")
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
-def is_ours(path: str | Path) -> bool:
+@lru_cache
+def _has_safetensors_name(dtype: torch.dtype) -> bool:
+    try:
+        safetensors.torch.save({"probe": torch.empty(0, dtype=dtype)})
+    except (KeyError, RuntimeError, TypeError, NotImplementedError):
+        return False
+    return True
+
+
+def about_json(about: Mapping[str, Any]) -> str:
+    """Encode the description of a model.
+
+    Args:
+        about: Values that JSON can hold.
+
+    Returns:
+        JSON with sorted keys.
+
+    Raises:
+        ValueError: JSON cannot hold a value.
+    """
+    try:
+        plain = json.loads(json.dumps(dict(about)))  # as it is read back: 9 and 10 as keys become "9" and "10"
+        return json.dumps(plain, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"about={shorten(about)} is not plain values ({one_line(error)}): use numbers, text, lists and dicts"
+        ) from None
+
+
+def is_sparse_file(path: str | Path) -> bool:
     """Whether a safetensors file was written by `save`.
 
     Args:
         path: The file.
+
+    Returns:
+        True if it was.
+
+    Raises:
+        ValueError: The file is damaged or not a safetensors file.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         return _KEY in (file.metadata() or {})
 
 
 def read_about(path: str | Path) -> Any:
-    """What `save` was given as `about`, or None; of a file from elsewhere, so that it is to be checked.
+    """Read the description of the model that `save` or `save_dense` stored.
 
     Args:
         path: The file.
+
+    Returns:
+        The parsed JSON, which is not validated; None if the file has none or is no intact safetensors file.
     """
     try:
-        with _opened(path) as file:
+        with _open(path) as file:
             metadata = file.metadata() or {}
-        entry = json.loads(metadata.get(_KEY, "{}"))
-        found = json.loads(metadata[ABOUT]) if ABOUT in metadata else entry.get("model")
+        if ABOUT_KEY in metadata:
+            return json.loads(metadata[ABOUT_KEY])
+        return json.loads(metadata.get(_KEY, "{}")).get("model")
     except (ValueError, RecursionError, AttributeError):
-        return None  # no safetensors file, or a damaged one, which `load` says
-    return found
+        return None
 
 
 def load(path: str | Path, model: nn.Module | None = None, *, max_bytes: float | None = None) -> dict[str, Tensor]:
-    """Read a state dict; with a model, fill the model as well.
+    """Read a state dict; with a model, also load it into the model.
 
     Args:
         path: The file.
         model: A model with the same entries.
-        max_bytes: How large the sparse tensors may be in memory, all together. By default 1 GiB, 1024 times the size of
-            the file or the size of the model, whichever is largest.
+        max_bytes: Largest size of all sparse tensors in memory. By default 1 GiB, 1024 times the size of the file or
+            the size of the model, whichever is largest.
+
+    Returns:
+        The tensors by name, on the CPU.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        TooLarge: The sparse tensors would take more than `max_bytes`.
+        ValueError: The file is damaged, was not written by `save`, or does not fit the model.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no file {path}")
-    with _opened(path) as file:
-        text = (file.metadata() or {}).get(_KEY)
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
-    if text is None:
+    with _open(path) as file:
+        header = (file.metadata() or {}).get(_KEY)
+        state = {} if header is None else {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if header is None:
         raise ValueError(f"{path} was not written by rankprune.save: load it with safetensors.torch")
     if max_bytes is None:
         own = () if model is None else model.state_dict().values()
-        max_bytes = max(_BYTES, _RATIO * Path(path).stat().st_size, sum(t.numel() * t.element_size() for t in own))
+        own_bytes = sum(tensor.numel() * tensor.element_size() for tensor in own)
+        max_bytes = max(_MAX_BYTES, _MAX_RATIO * Path(path).stat().st_size, own_bytes)
     try:
-        state = _unpack(json.loads(text), state, max_bytes)
+        state = _unpack(json.loads(header), state, max_bytes)
     except TooLarge as error:
         raise TooLarge(f"{path} {error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({_one_line(error)}): use another copy") from None
+        raise ValueError(f"{path} is damaged ({one_line(error)}): use another copy") from None
     if model is not None:
-        fill(model, state, path)
+        _load_into(model, state, path)
     return state
 
 
 @contextlib.contextmanager
-def _opened(path: str | Path) -> Iterator[Any]:
-    """A safetensors file; whatever is wrong with it is one sentence."""
+def _open(path: str | Path) -> Iterator[Any]:
+    """Open a safetensors file; all errors of the library become one sentence."""
     try:
         with safe_open(str(path), "pt") as file:
             yield file
     except (SafetensorError, ValueError, OverflowError, KeyError, AttributeError, TypeError, RuntimeError) as error:
-        reason = _one_line(error)
+        reason = one_line(error)
         raise ValueError(f"{path} is damaged or not a safetensors file ({reason}): use another copy") from None
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= 160 else f"{text[:157]}..."
-
-
-class TooLarge(ValueError):
-    """The file states tensors larger than the caller allows."""
-
-
-def fill(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
-    """Load a state dict into a model, or say in one sentence why it does not fit.
-
-    Args:
-        model: The network.
-        state: The state dict.
-        path: Where it comes from, for the message.
-
-    Raises:
-        ValueError: It does not fit.
-    """
+def _load_into(model: nn.Module, state: Mapping[str, Tensor], path: str | Path) -> None:
+    """Load a state dict into a model; nothing is loaded unless names and shapes all agree."""
     own = model.state_dict()
-    if odd := sorted(own.keys() ^ state.keys()):
-        where = "the file" if odd[0] in state else "the model"
-        raise ValueError(f"{path} is of another model: {odd[0]} ({len(odd)} such) is only in {where}")
+    if unmatched := sorted(own.keys() ^ state.keys()):
+        where = "the file" if unmatched[0] in state else "the model"
+        count = f"{unmatched[0]} ({len(unmatched)} such)"
+        raise ValueError(f"{path} is of another model, because {count} is only in {where}: load it into its own model")
     for name, tensor in state.items():
         if tensor.shape != own[name].shape:
-            shapes = f"{tuple(tensor.shape)} in the file, {tuple(own[name].shape)} in the model"
-            raise ValueError(f"{path} is of another model: {name} is {shapes}")
+            shapes = f"{tuple(tensor.shape)} in the file and {tuple(own[name].shape)} in the model"
+            raise ValueError(f"{path} is of another model, because {name} is {shapes}: load it into its own model")
     load_fitting(model, state)
 
 
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load weights that are known to fit, whatever their order.
+    """Load weights that are known to fit, in any order.
 
-    Files do not hold the versions of modules that `state_dict` has beside its tensors, and without them some modules
-    (torchvision's MNASNet) refuse to load: the model's own are taken.
+    A file does not hold the module versions that `state_dict` stores beside the tensors, and without them some modules
+    (torchvision's MNASNet) refuse to load, so the model's own versions are used.
 
     Args:
-        model: The network.
+        model: The model.
         state: The state dict.
     """
     complete = OrderedDict(state)
     complete._metadata = getattr(model.state_dict(), "_metadata", None)  # type: ignore[attr-defined]
-    model.load_state_dict(complete, strict=False)  # not strict: BatchNorm's counters may be absent from old files
+    model.load_state_dict(complete, strict=False)  # old files lack BatchNorm's counter of batches
 
 
 def _pack(name: str, tensor: Tensor, values: Values) -> tuple[dict[str, Any] | None, bytes]:
-    """A sparse tensor's entry and bytes; None where plain storage is no larger."""
-    kind = str(tensor.dtype).removeprefix("torch.")
-    if kind not in _DTYPES or not tensor.numel():
+    """The description and bytes of a sparse tensor; (None, b"") if plain storage is as small."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in _DTYPES or not tensor.numel():
         return None, b""
-    bits = tensor.view(-1).view(_BITS[tensor.element_size()])  # minus zero has a bit set and is stored as such
-    indices = bits.nonzero().view(-1)
-    plain = tensor.numel() * tensor.element_size()
-    if indices.numel() * tensor.element_size() >= plain:
+    flat = tensor.view(-1)
+    # By their bits, because -0.0 equals zero but must come back as -0.0.
+    indices = flat.view(_SAME_SIZE_INTEGER[tensor.element_size()]).nonzero().view(-1)
+    if indices.numel() == tensor.numel():
         return None, b""
-    stored = tensor.view(-1)[indices]
+    nonzeros = flat[indices]
+    stored = nonzeros
     if values != "exact" and tensor.element_size() > 2:
-        stored = stored.to(_DTYPES[values])
-        if bool((stored.isinf() & tensor.view(-1)[indices].isfinite()).any()):
-            largest = float(tensor[tensor.isfinite()].abs().max())
+        stored = nonzeros.to(_DTYPES[values])
+        if bool((stored.isinf() & nonzeros.isfinite()).any()):
+            largest = float(nonzeros[nonzeros.isfinite()].abs().max())
             other = "bfloat16" if values == "float16" and largest < torch.finfo(torch.bfloat16).max else "exact"
             raise ValueError(f"{name} has weights up to {largest:.1e}, too large for {values}: use {other!r}")
-    code, parameter, data = _codes.best(indices.numpy(), tensor.numel())
+    code, parameter, data = codes.shortest(indices.numpy(), tensor.numel())
     raw = stored.view(torch.uint8).numpy().tobytes()
-    if len(data) + len(raw) >= plain:
+    if len(data) + len(raw) >= tensor.numel() * tensor.element_size():
         return None, b""
-    as_stored = str(stored.dtype).removeprefix("torch.")
-    entry = {"shape": list(tensor.shape), "dtype": kind, "values": as_stored, "count": indices.numel(), "code": code,
-             "parameter": parameter, "bytes": len(data)}  # fmt: skip
+    entry = {"shape": list(tensor.shape), "dtype": dtype, "values": str(stored.dtype).removeprefix("torch."),
+             "count": indices.numel(), "code": code, "parameter": parameter, "bytes": len(data)}  # fmt: skip
     return entry, data + raw
 
 
-def _unpack(entry: dict[str, Any], state: dict[str, Tensor], max_bytes: float) -> dict[str, Tensor]:
-    if not isinstance(entry, dict) or entry.get("version") != _VERSION:
-        version = entry.get("version") if isinstance(entry, dict) else None
-        raise _codes.BadCode(f"version {version!r}, this release reads {_VERSION}")
-    if entry.pop("crc", None) != _checksum(entry, state):
-        raise _codes.BadCode("the checksum differs")
+def _unpack(header: Any, state: dict[str, Tensor], max_bytes: float) -> dict[str, Tensor]:
+    """Verify the header and decode the blob. The header may be any JSON; an invalid one raises some built-in error."""
+    version = header.get("version") if isinstance(header, dict) else None
+    if version != _VERSION:
+        raise ValueError(f"version {shorten(version)}, and this release reads {_VERSION}")
+    if header.pop("crc", None) != _checksum(header, state):
+        raise ValueError("the checksum differs")
     blob = state.pop(_BLOB, torch.empty(0, dtype=torch.uint8)).numpy().tobytes()
-    asked = sum(_size(item) * _DTYPES[item["dtype"]].itemsize for item in entry["sparse"])
-    if asked > max_bytes:
+    needed = sum(_size(entry) * _DTYPES[entry["dtype"]].itemsize for entry in header["sparse"])
+    if needed > max_bytes:
         raise TooLarge(
-            f"states sparse tensors of {asked / 1e9:.2f} GB, and {max_bytes / 1e9:.2f} GB are allowed: pass "
-            f"max_bytes={asked} to rankprune.load if you trust it"
+            f"declares sparse tensors of {needed / 1e9:.2f} GB, and {max_bytes / 1e9:.2f} GB are allowed: pass "
+            f"max_bytes={needed} to rankprune.load if you trust it"
         )
     start = 0
-    for item in entry["sparse"]:
-        start = _unpack_one(item, blob, start, state)
+    for entry in header["sparse"]:
+        start = _unpack_one(entry, blob, start, state)
     if start != len(blob):
-        raise _codes.BadCode(f"{len(blob) - start} bytes too many")
-    tied = {name: state[other] for name, other in entry["tied"].items()}
+        raise ValueError(f"{len(blob) - start} bytes too many")
+    tied = {name: state[other] for name, other in header["tied"].items()}
     if twice := tied.keys() & state.keys():
-        raise _codes.BadCode(f"{min(twice)!r} is given twice")
+        raise ValueError(f"{shorten(min(twice))} is given twice")
     return state | tied
 
 
-def _size(item: dict[str, Any]) -> int:
-    """Weights of a sparse tensor, as its entry states."""
-    return math.prod(_natural(n) for n in item["shape"])
-
-
-def _unpack_one(item: dict[str, Any], blob: bytes, start: int, state: dict[str, Tensor]) -> int:
-    """One tensor out of the blob into the state; returns where the next begins."""
-    shape, count, length = [_natural(n) for n in item["shape"]], _natural(item["count"]), _natural(item["bytes"])
-    size = _size(item)
-    if size > 1 << 40:
-        raise _codes.BadCode(f"{item['name']!r} of {size} weights")
-    if not isinstance(item["name"], str) or item["name"] in state:
-        raise _codes.BadCode(f"{item['name']!r} is given twice")
-    dtype, stored = _DTYPES[item["dtype"]], _DTYPES[item["values"]]
-    end = start + length + count * stored.itemsize
+def _unpack_one(entry: dict[str, Any], blob: bytes, start: int, state: dict[str, Tensor]) -> int:
+    """Decode one tensor of the blob into the state; returns where the next one starts."""
+    name, size, count, length = entry["name"], _size(entry), _count(entry["count"]), _count(entry["bytes"])
+    if not isinstance(name, str):
+        raise ValueError(f"{shorten(name)} is no name")
+    if name in state:
+        raise ValueError(f"{shorten(name)} is given twice")
+    dtype, stored = _DTYPES[entry["dtype"]], _DTYPES[entry["values"]]
+    middle = start + length
+    end = middle + count * stored.itemsize
     if end > len(blob):
-        raise _codes.BadCode("it is cut short")
-    indices = _codes.decode(item["code"], _natural(item["parameter"]), blob[start : start + length], count, size)
+        raise ValueError("it is cut short")
+    indices = codes.decode(entry["code"], _count(entry["parameter"]), blob[start:middle], count, size)
     tensor = torch.zeros(size, dtype=dtype)
     if count:
-        raw = torch.frombuffer(bytearray(blob[start + length : end]), dtype=torch.uint8).view(stored)
-        tensor[torch.from_numpy(indices)] = raw.to(dtype)
-    state[item["name"]] = tensor.view(shape)
+        nonzeros = torch.frombuffer(bytearray(blob[middle:end]), dtype=torch.uint8).view(stored)
+        tensor[torch.from_numpy(indices)] = nonzeros.to(dtype)
+    state[name] = tensor.view(entry["shape"])
     return end
 
 
-def _natural(number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 48:
-        raise _codes.BadCode(f"{number!r} is not a count")
-    return number
+def _size(entry: dict[str, Any]) -> int:
+    """Number of weights of a sparse tensor, according to its shape."""
+    size = math.prod(_count(n) for n in entry["shape"])
+    if size > _MAX_WEIGHTS:
+        raise ValueError(f"a tensor of more than {_MAX_WEIGHTS} weights")
+    return size
 
 
-def _checksum(entry: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
-    """Over the description and over the names, types, shapes and bytes of what is stored."""
-    crc = zlib.crc32(json.dumps({k: entry[k] for k in sorted(entry) if k != "crc"}, sort_keys=True).encode())
+def _count(value: Any) -> int:
+    """A non-negative integer of at most 48 bits."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 48:
+        raise ValueError(f"{shorten(value)} is not a count")
+    return value
+
+
+def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    """CRC-32 of the header and of the names, types, shapes and bytes of all tensors."""
+    crc = zlib.crc32(json.dumps({key: header[key] for key in sorted(header) if key != "crc"}, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         crc = zlib.crc32(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode(), crc)

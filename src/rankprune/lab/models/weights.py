@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from rankprune.formats import is_ours, load
+from rankprune.formats import is_sparse_file, load
 from rankprune.formats.sparse import TooLarge, load_fitting
 
 from .errors import WeightsError
@@ -144,7 +144,7 @@ def _classifier(model: nn.Module) -> str | None:
 def _read(path: Path) -> Any:
     try:
         if path.suffix == ".safetensors" or _begins_as_safetensors(path):
-            return load(path) if is_ours(path) else load_file(path)
+            return load(path) if is_sparse_file(path) else load_file(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except TooLarge as error:
         raise WeightsError(f"{error}.") from None
