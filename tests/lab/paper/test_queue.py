@@ -121,9 +121,9 @@ def ours() -> Queue:
 
 def test_our_queue_is_in_the_order_of_value(ours: Queue) -> None:
     stages = list(dict.fromkeys(stage for stage, _ in ours.items))
-    regime = [stage for stage in stages if stage.startswith("long-")]
+    regime = [stage for stage in stages if stage.startswith(("long-", "half-"))]
     assert stages[: len(regime)] == regime  # the paper's regime first, then what four epochs say
-    order = ["long-tuning", "long-quarter", "long-rank", "long-first", "long-weights", "long-lambda"]
+    order = ["long-tuning", "half-rank", "half-seeds", "half-control", "long-quarter", "long-rank", "long-weights"]
     assert [stage for stage in regime if stage in order] == order
     stages = stages[len(regime) :]
     # Leaders come when their stage is done.

@@ -31,8 +31,12 @@ class Point(NamedTuple):
 
 Measure = tuple[Value, str]  # a value of a result, and the label of its axis
 Curves = Mapping[str, Sequence[Point]]
-_REGIME = ("cifar10-long-vgg", 99.5)
-_LENGTHS = (None, 10)  # epochs: the recipe's 40; until such runs exist, 10
+# Figures of the long regime: task, sparsity, epochs (None: the recipe's 40), and what the axis says of them.
+_REGIMES = {
+    "long": ("cifar10-long-vgg-half", 99.0, None, "half-width VGG, 99 %, 40 epochs"),
+    "long-vgg": ("cifar10-long-vgg", 99.5, None, "small VGG, 99.5 %, 40 epochs"),
+    "long-quarter": ("cifar10-long-vgg", 99.5, 10, "small VGG, 99.5 %, 10 epochs"),
+}
 _ACCURACY, _RANK = "test accuracy (%)", "δ-rank / full rank, δ = 0.1"
 _SURVIVAL = "grown weights left\nafter 10 updates (%)"
 _TITLES = {"resnet20": "ResNet-20", "vgg": "small VGG"}
@@ -85,23 +89,22 @@ def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
         (lambda r: r.delta_rank_ratio, _RANK),
         (lambda r: 100 * r.survival["10"] if "10" in r.survival else None, _SURVIVAL),
     )
-    for epochs in _LENGTHS:
+    for figure, (task, percent, epochs, caption) in _REGIMES.items():
         panels: dict[str, dict[str, list[Point]]] = {}
         for label, settings in kinds.items():
-            curve = by_ratio(evidence, *_REGIME, settings, epochs)
+            curve = by_ratio(evidence, task, percent, settings, epochs)
             if not any(ratio and evidence.records_of(runs) for ratio, runs in curve.items()):
                 continue  # the run without a rank term alone is not a curve
             for ratio, runs in curve.items():
                 for value, name in measures:
                     if (point := _point(evidence, runs, ratio, value)) is not None:
                         panels.setdefault(name, {}).setdefault(label, []).append(point)
-        if any(point.x for curves in panels.values() for points in curves.values() for point in points):
-            yield "long", partial(_panels, panels=panels, dress=partial(_dress_ratio, epochs=epochs or 40))
-            return
+        if panels:
+            yield figure, partial(_panels, panels=panels, dress=partial(_dress_ratio, caption=caption))
 
 
-def _dress_ratio(axes: Any, name: str, epochs: int) -> None:
-    axes.set(xlabel=f"rank / task gradient\n({epochs} epochs)", ylabel=name)
+def _dress_ratio(axes: Any, name: str, caption: str) -> None:
+    axes.set(xlabel=f"rank / task gradient\n({caption})", ylabel=name)
     axes.set_xscale("symlog", linthresh=0.3, base=10)
     axes.set_xticks([0, 0.3, 1, 3], ["0", "0.3", "1", "3"])
     axes.minorticks_off()
