@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,9 @@ def smoke(
     if recipe.model.pretrained and callback is not None and world.main:
         start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
         callback.message(f"A smoke run downloads nothing: it starts from random weights, not from {start}.")
-    return train(small, out, resume=resume, callback=callback, data=stand_in(small))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*updates its masks")  # only few times, as is meant here
+        return train(small, out, resume=resume, callback=callback, data=stand_in(small))
 
 
 def _restore(task: Task, folder: RunFolder, callback: Callback) -> Progress:
