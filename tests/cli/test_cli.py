@@ -54,7 +54,8 @@ def test_smoke_of_some_recipes(name: str, tmp_path: Path, capsys: pytest.Capture
     assert main(["train", name, "--smoke", "--json", "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
-    assert all(": step " in line for line in err.splitlines())  # no bar where there is no terminal, but plain lines
+    lines = [line for line in err.splitlines() if not line.startswith("rankprune: nearly empty")]  # a warning at 99.9 %
+    assert all(": step " in line for line in lines)  # no bar where there is no terminal, but plain lines
     wanted = 0.0 if name.endswith("dense") else float(name.rpartition("-")[2]) / 100
     assert result["sparsity"] == pytest.approx(wanted, abs=1 / result["prunable"])
 
