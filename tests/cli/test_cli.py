@@ -54,7 +54,8 @@ def test_smoke_of_some_recipes(name: str, tmp_path: Path, capsys: pytest.Capture
     assert main(["train", name, "--smoke", "--json", "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
-    assert all(": step " in line for line in err.splitlines())  # no bar where there is no terminal, but plain lines
+    lines = [line for line in err.splitlines() if not line.startswith("rankprune: nearly empty")]  # a warning at 99.9 %
+    assert all(": step " in line for line in lines)  # no bar where there is no terminal, but plain lines
     wanted = 0.0 if name.endswith("dense") else float(name.rpartition("-")[2]) / 100
     assert result["sparsity"] == pytest.approx(wanted, abs=1 / result["prunable"])
 
@@ -355,3 +356,30 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("RANKPRUNE_DEBUG", "1")
     assert main(["train", "no-such-recipe-at-all"]) == 2
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_warnings_of_the_package_are_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["epochs=1", "method.every=1", "data.limit_train=256", "data.limit_test=50"]
+    assert main(["train", "fashion-gmp-95", *small, "--out", str(tmp_path)]) == 0
+    err = capsys.readouterr().err
+    assert "rankprune: gmp updates its masks" in err
+    assert "UserWarning" not in err
+
+
+def test_an_unknown_argument_is_reported_by_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["analyze", "one", "two"]) == 2
+    assert capsys.readouterr().err.startswith("rankprune analyze: there is no argument two: for example `rankprune analyze ")
+
+
+def test_a_setting_of_methods_in_a_dense_run_names_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "fashion-dense", "method.every=1"]) == 2
+    assert "write method.METHOD.every" in capsys.readouterr().err
+
+
+def test_doctor_says_whether_the_engine_can_be_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert main(["doctor"]) == 0
+    assert "the sparse engine is not available: there is no C++17 compiler" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from _nets import batch, cnn, sgd
 
 accelerate = pytest.importorskip("accelerate")
 from rankprune.integrations.accelerate import attach, log  # noqa: E402
+from rankprune.integrations.state import restore  # noqa: E402
 
 STEPS = 12
 
@@ -94,3 +95,11 @@ def test_a_folder_without_masks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "rankprune.pt").unlink()
     with pytest.raises(ValueError, match=r"rankprune\.pt is missing"):
         accelerator.load_state(tmp_path)
+
+
+def test_a_damaged_state_is_one_sentence(tmp_path: Path) -> None:
+    _, _, _, sp = start("rigl")
+    for damaged in (b"", b"nonsense", b"PK\x03\x04"):
+        (tmp_path / "rankprune.pt").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"rankprune\.pt is damaged \([^\n]*\): resume from another checkpoint$"):
+            restore(sp, tmp_path)

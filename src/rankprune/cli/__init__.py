@@ -9,8 +9,10 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from rankprune.lab.progress import warnings_as_messages
+
 from .arguments import command_line, positionals_first
-from .output import replace_unencodable
+from .output import note, replace_unencodable
 from .parser import build_parser
 
 __all__ = ["build_parser", "main"]
@@ -33,7 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as error:  # --help, or a mistake that the parser has reported
         return int(error.code or 0)
     try:
-        return int(args.run(args))
+        with warnings_as_messages(note):
+            return int(args.run(args))
     except KeyboardInterrupt:
         _report("Interrupted", words)
         return 128 + signal.SIGINT

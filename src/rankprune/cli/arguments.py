@@ -6,12 +6,13 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rankprune._util import nearest
 
 _WORD = r"[\w-]+"
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)")
+_UNKNOWN = "unrecognized arguments: "
 
 
 class Parser(argparse.ArgumentParser):
@@ -25,15 +26,32 @@ class Parser(argparse.ArgumentParser):
         """
         message = message.replace("the following arguments are required: ", "it needs ").removesuffix(", key=value")
         if match := _CHOICE.fullmatch(message):
-            message = (
-                f"{match[1]} {match[2]!r} is unknown, {nearest(match[2], re.findall(_WORD, match[3])).rstrip('?')}"
-            )
+            hint = nearest(match[2], re.findall(_WORD, match[3]))
+            self.exit(2, f"{self.prog}: {match[1]} {match[2]!r} is unknown: {hint} ({self.prog} --help says more)\n")
+        if message.startswith(_UNKNOWN):
+            message = f"there is no argument {message.removeprefix(_UNKNOWN)}"
         example = next(
             (line.strip() for line in (self.description or "").splitlines() if line.startswith("  rank")), ""
         )
         example = example.partition("   ")[0]
         way_out = f"for example `{example}`, and {self.prog} --help says more" if example else f"{self.prog} --help"
         self.exit(2, f"{self.prog}: {message}: {way_out}.\n")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; an unknown one is reported by the parser of its command, with the command's example.
+
+        Args:
+            args: The command line without the program's name.
+            namespace: Object to fill.
+
+        Returns:
+            The parsed arguments.
+        """
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            commands = next((action.choices for action in self._actions if isinstance(action.choices, dict)), {})
+            commands.get(getattr(parsed, "command", None), self).error(_UNKNOWN + " ".join(unknown))
+        return parsed
 
 
 def positionals_first(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:

@@ -59,8 +59,20 @@ def _doctor(args: argparse.Namespace) -> int:
     here, optional = environment(), extras()
     lines = [f"{key:<12} {value}" for key, value in here.items() if key != "packages"]
     lines += [f"{key:<12} {value}" for key, value in here["packages"].items()]
+    engine = _engine()
+    lines.append(f"{'engine':<12} {engine}")
     for extra in optional:
         missing = [name for name, version in extra["packages"].items() if version is None]
         state = f"missing {', '.join(missing)}: pip install 'rankprune[{extra['extra']}]'" if missing else "installed"
         lines.append(f"{extra['extra']:<12} {extra['brings']}: {state}")
-    return emit(args.json, {**here, "extras": optional}, "\n".join(lines))
+    return emit(args.json, {**here, "engine": engine, "extras": optional}, "\n".join(lines))
+
+
+def _engine() -> str:
+    """Whether the sparse engine can be built, without building it."""
+    from rankprune.engine.backend.build import NoCompiler, compiler
+
+    try:
+        return f"the sparse engine, built on first use with {' '.join(compiler())}"
+    except NoCompiler as error:
+        return f"the sparse engine is not available: {error}"

@@ -16,7 +16,7 @@ from rankprune.lab.progress import duration
 from rankprune.lab.sweep.sweep import make_runner
 
 from .bars import Bars
-from .output import check_folder, emit, say
+from .output import check_folder, emit, note, say
 
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
 
@@ -47,10 +47,7 @@ def _list(args: argparse.Namespace, paths: Paths) -> int:
     queue = paths.queue(paths.records()) if args.scale == "cpu" else index.full_queue()
     lines = table(("name", "runs done", "what ran", "table or figure"), rows)
     if args.scale == "cpu":
-        lines += [
-            "",
-            "Nothing has been run at full scale (--scale full) unless a title says so.",
-        ]
+        lines += ["", "Nothing has been run at full scale (--scale full) unless a title says so."]
     missing = sorted({run.task for run in queue.runs() if not run.known()})
     lines += ["", f"{len(queue.items)} runs and measurements are in the queue; several tables may use the same run."]
     lines += [f"{sentence}." for sentence in queue.waiting]
@@ -68,16 +65,14 @@ def _figures(args: argparse.Namespace, paths: Paths) -> int:
 def _run(args: argparse.Namespace, paths: Paths) -> int:
     seconds = None if args.duration is None else seconds_of(args.duration)
     if args.scale == "full":
-        print(launch.commands(paths), flush=True)
-        added = launch.launch(paths, seconds, say, lambda record: _finished(record, paths, "full"))
+        (say if args.json else print)(launch.commands(paths))
+        added = launch.launch(paths, seconds, note, lambda record: _finished(record, paths, "full"))
         return emit(args.json, {"added": added}, f"{added} records added.")
     paths.queue(paths.records())  # reports a mistake in the queue before anything else
     check_folder(args.out)
     if paths.embedded:
-        say("rankprune: CIFAR-10 is missing (--data DIR): the embedded subset of Fashion-MNIST is used instead.")
-    worker = QueueWorker(
-        paths, args.again, lambda text: say(f"rankprune: {text}"), lambda record: _finished(record, paths, "cpu")
-    )
+        note("CIFAR-10 is missing (--data DIR): the embedded subset of Fashion-MNIST is used instead.")
+    worker = QueueWorker(paths, args.again, note, lambda record: _finished(record, paths, "cpu"))
     jobs = args.jobs if args.ray is None or args.jobs > 1 else None
     added = worker.run(make_runner(Bars(), jobs, args.ray), seconds)
     return emit(args.json, {"added": added}, f"{added} records added.")
@@ -89,7 +84,7 @@ def _finished(record: Record, paths: Paths, scale: Any) -> None:
         text = record.get("failed") or "measured"
     else:
         text = f"{'runs' if record['smoke'] else f'{percent([result.accuracy_last])} %'} in {duration(result.seconds)}"
-    say(f"rankprune: {record['name']}, seed {record['seed']}: {text}")
+    note(f"{record['name']}, seed {record['seed']}: {text}")
     index.render(paths.results, scale)
 
 

@@ -21,7 +21,8 @@ Prune PyTorch networks to 90-99.9 % unstructured sparsity.
 """
 _CODES = """\
 exit codes: 0 done; 1 a run failed; 2 bad input; 3 the loss became NaN; 4 the target sparsity was not reached;
-130 or 143 interrupted and saved (--resume continues). RANKPRUNE_DEBUG=1 prints a traceback.
+5 a process of the run was lost; 6 the processes have different masks; 130 or 143 interrupted and saved (--resume
+continues). RANKPRUNE_DEBUG=1 prints a traceback.
 """
 _TRAIN = """\
 Train a recipe into its run folder DIR/NAME-HASH. If the run is already finished, print its result.
@@ -199,14 +200,14 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
     report.add_argument("--engine", action="store_true", help="measure each run and its layers on the engine")
     for reader in (report, watch):
-        _model(reader, "your own model that the runs trained; other runs name their model")
+        _model(reader, "your own model, if the runs trained one")
     watch.add_argument("--host", default="127.0.0.1", metavar="H", help="a loopback address (default: %(default)s)")
     watch.add_argument("--port", type=int, default=8765, metavar="N", help="0: any free port (default: %(default)s)")
     figures.add_argument("--out", default="figures", metavar="DIR", help="output folder (default: %(default)s)")
 
     prune = command("prune", "prune your own weights in one shot", _PRUNE, "prune")
     prune.add_argument("checkpoint", metavar="CHECKPOINT", help="a weights file (.pth, .safetensors, ...)")
-    _model(prune, "the model of these weights; our own files name it")
+    _model(prune, "the model of these weights, needed unless the file names it")
     prune.add_argument("--image-size", type=int, metavar="N", help="pixels; default: the model's own size")
     prune.add_argument("--sparsity", required=True, type=float, metavar="S", help="fraction of weights to prune: 0.9")
     prune.add_argument("--method", default="lamp", metavar="NAME", help="a one-shot method (default: %(default)s)")
@@ -216,14 +217,17 @@ def build_parser() -> argparse.ArgumentParser:
 
     analyze = command("analyze", "ranks, density, MACs, dead filters per layer", _ANALYZE, "inspect")
     analyze.add_argument("checkpoint", metavar="CHECKPOINT", help="a run folder or a weights file")
-    _model(analyze, "the model of these weights; our own files name it")
+    _model(analyze, "the model of these weights, needed unless the file names it")
     analyze.add_argument("--delta", type=float, default=0.1, metavar="D", help="δ of the δ-rank (default: %(default)s)")
     analyze.add_argument("--image-size", type=int, metavar="N", help="pixels, for the MACs")
 
     bench = command("bench", "time a network on the sparse engine beside others", _BENCH, "bench")
     bench.add_argument("model_or_file", metavar="MODEL", help="a run folder, a weights file, or a model's name")
-    _model(bench, "the model of a file's weights; our own files name it")
-    engines = "any of torch, compile, onnxruntime, openvino, deepsparse (default: %(default)s)"
+    _model(bench, "the model of a file's weights, needed unless the file names it")
+    engines = (
+        "any of torch, compile, onnxruntime, onnxruntime-int8, openvino, openvino-int8, deepsparse, "
+        "separated by commas (default: %(default)s)"
+    )
     bench.add_argument("--against", default="torch,onnxruntime", metavar="LIST", help=engines)
     bench.add_argument("--deepsparse", metavar="DIR", help="a virtual environment that has deepsparse==1.8.0")
     bench.add_argument("--batch", type=int, default=1, metavar="N", help="images per batch (default: %(default)s)")
@@ -248,7 +252,7 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("run_or_file", metavar="RUN", help="a run folder or a weights file")
     export.add_argument("--to", required=True, choices=("sparse", "safetensors", "onnx", "engine"), help="kind of file")
     export.add_argument("--out", metavar="FILE", help="default: export.* in the run's folder, or beside the weights")
-    _model(export, "the model of a file's weights; our own files name it")
+    _model(export, "the model of a file's weights, needed unless the file names it")
     dtype = "values of a sparse file: exact (default), fp16 or bf16"
     export.add_argument("--dtype", choices=("exact", "fp16", "bf16"), default="exact", help=dtype)
     export.add_argument("--sparse-initializer", action="store_true", help="leave the zeros out of an ONNX file")
@@ -274,7 +278,7 @@ def _overrides(parser: argparse.ArgumentParser) -> None:
 
 def _model(parser: argparse.ArgumentParser, what: str) -> None:
     kinds = "a name of `rankprune models`, torchvision:NAME, timm:NAME, package.module:factory or file.py:factory"
-    parser.add_argument("--model", metavar="NAME", help=f"{what}: {kinds}")
+    parser.add_argument("--model", metavar="NAME", help=f"{what}; {kinds}")
 
 
 def _out(parser: argparse.ArgumentParser) -> None:

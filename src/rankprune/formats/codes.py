@@ -30,7 +30,7 @@ def shortest(indices: Indices, size: int) -> tuple[str, int, bytes]:
         (name of the code, its parameter, bytes).
     """
     gaps = _gaps(indices)
-    name, parameter = min(candidates(indices.size, size), key=lambda code: _length(*code, gaps, size))
+    name, parameter = min(candidates(indices.size, size), key=lambda code: _length(code[0], code[1], gaps, size))
     return name, parameter, encode(name, parameter, indices, size)
 
 

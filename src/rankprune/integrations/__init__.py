@@ -1,1 +1,1 @@
-"""Other people's loops: Lightning, Hugging Face Trainer, Accelerate. Each file needs its library alone."""
+"""Pruning in the training loops of Lightning, Hugging Face's Trainer and Accelerate; each module needs one library."""

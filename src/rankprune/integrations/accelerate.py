@@ -9,7 +9,7 @@ from torch import nn
 from rankprune._util import need
 from rankprune.core import sparsifier as core
 
-from .state import logged, restore, save
+from .state import metrics, restore, save
 
 need("accelerate", "accelerate", "The hooks for Accelerate")
 
@@ -19,16 +19,19 @@ from accelerate import Accelerator  # noqa: E402
 def attach(
     accelerator: Accelerator, model: nn.Module, optimizer: Any, method: Any, **options: Any
 ) -> core.Sparsifier:
-    """`rankprune.attach` on what `accelerator.prepare` returned; its state then is in `save_state` and `load_state`.
+    """Call `rankprune.attach`, and include its state in the accelerator's `save_state` and `load_state`.
 
-    Not by `register_for_checkpointing`, which unpickles what it loads.
+    The state is saved by hooks and not by `register_for_checkpointing`, which unpickles what it loads.
 
     Args:
         accelerator: The accelerator.
         model: The model that `prepare` returned.
         optimizer: The optimizer that `prepare` returned.
         method: As for `rankprune.attach`.
-        options: Other arguments of `rankprune.attach`.
+        **options: Other arguments of `rankprune.attach`.
+
+    Returns:
+        The sparsifier.
     """
     sparsifier = core.attach(model, optimizer, method, **options)
 
@@ -44,11 +47,11 @@ def attach(
 
 
 def log(accelerator: Accelerator, sparsifier: core.Sparsifier, step: int | None = None) -> None:
-    """Target and actual sparsity to the accelerator's trackers; on every rank, as sharded masks are counted by all.
+    """Log target and actual sparsity to the accelerator's trackers. Every rank must call it, to count sharded masks.
 
     Args:
         accelerator: The accelerator.
         sparsifier: The sparsifier.
-        step: The step to log at; None: the sparsifier's.
+        step: The step to log at; by default the sparsifier's.
     """
-    accelerator.log(logged(sparsifier), step=sparsifier.step if step is None else step)
+    accelerator.log(metrics(sparsifier), step=sparsifier.step if step is None else step)

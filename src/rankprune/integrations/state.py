@@ -1,4 +1,4 @@
-"""What the hosts share: a sparsifier's state as a file in a checkpoint's folder, and what is logged."""
+"""Shared by the integrations: a sparsifier's state as a file in a checkpoint folder, and the values to log."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import torch
 
-from rankprune._util import write_atomic
+from rankprune._util import one_line, write_atomic
 from rankprune.core.sparsifier import Sparsifier
 
 FILE = "rankprune.pt"
 
 
 def save(sparsifier: Sparsifier, folder: str | Path, writer: bool = True) -> None:
-    """Call it on every rank (sharded masks are gathered); only the `writer` touches the disk.
+    """Write a sparsifier's state. Every rank must call it, because sharded masks are gathered.
 
     Args:
         sparsifier: The sparsifier.
         folder: The folder of the checkpoint.
-        writer: Whether this rank writes.
+        writer: Whether this rank writes the file.
     """
     state = sparsifier.state_dict()
     if writer:
@@ -34,15 +34,23 @@ def restore(sparsifier: Sparsifier, folder: str | Path) -> None:
     Args:
         sparsifier: The sparsifier.
         folder: The folder of the checkpoint.
+
+    Raises:
+        ValueError: The file is missing or damaged.
     """
     path = Path(folder) / FILE
     if not path.is_file():
         raise ValueError(f"{path} is missing, so its masks are unknown: resume from a checkpoint that has the file")
-    sparsifier.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file can make torch raise almost anything
+        reason = one_line(error) or type(error).__name__
+        raise ValueError(f"{path} is damaged ({reason}): resume from another checkpoint") from error
+    sparsifier.load_state_dict(state)
 
 
-def logged(sparsifier: Sparsifier) -> dict[str, float]:
-    """Target and actual sparsity, as numbers to log.
+def metrics(sparsifier: Sparsifier) -> dict[str, float]:
+    """Return the values to log: target and actual sparsity.
 
     Args:
         sparsifier: The sparsifier.

@@ -8,7 +8,7 @@ from typing import Any
 from rankprune._util import need
 from rankprune.core.sparsifier import Sparsifier, attach
 
-from .state import logged, restore, save
+from .state import metrics, restore, save
 
 need("transformers", "transformers", "The callback for Hugging Face's Trainer")
 
@@ -18,8 +18,11 @@ from transformers import TrainerCallback  # noqa: E402
 class SparsityCallback(TrainerCallback):
     """Attaches when training begins and finalizes when it ends; its state is `rankprune.pt` in each checkpoint.
 
-    Takes what `rankprune.attach` takes, but `total_steps`, which are the trainer's. Target and actual sparsity go into
-    each log.
+    Target and actual sparsity are added to each log.
+
+    Args:
+        method: As for `rankprune.attach`.
+        **options: Other arguments of `rankprune.attach`, except `total_steps`, which the trainer knows.
     """
 
     def __init__(self, method: Any, **options: Any) -> None:
@@ -27,7 +30,9 @@ class SparsityCallback(TrainerCallback):
         self.sparsifier: Sparsifier | None = None
 
     def add_to(self, trainer: Any) -> None:
-        """Instead of `callbacks=[...]`: before the trainer's reporters, so that they see the sparsity as well.
+        """Add the callback before the trainer's reporters, so that they log the sparsity too.
+
+        Use it instead of `callbacks=[...]`.
 
         Args:
             trainer: The trainer.
@@ -36,13 +41,13 @@ class SparsityCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.sparsifier is not None:
-            self.sparsifier.detach()  # a training before this one was cut off
+            self.sparsifier.detach()  # an earlier training was interrupted
         model, optimizer = kwargs["model"], kwargs["optimizer"]
         self.sparsifier = attach(model, optimizer, self.method, total_steps=state.max_steps, **self.options)
         if state.global_step:
-            # The trainer does not tell its callbacks where it resumes from.
-            given = args.resume_from_checkpoint
-            folder = Path(given) if isinstance(given, str) and given != "True" else _folder(args, state)
+            # The trainer does not tell its callbacks which checkpoint it resumes from.
+            chosen = args.resume_from_checkpoint
+            folder = Path(chosen) if isinstance(chosen, str) and chosen != "True" else _folder(args, state)
             restore(self.sparsifier, folder)
             for layer in self.sparsifier.layers:
                 if layer.weight.masked_fill(layer.mask, 0).count_nonzero():
@@ -53,9 +58,9 @@ class SparsityCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if self.sparsifier is not None:
-            found = logged(self.sparsifier)
-            logs.update(found)
-            state.log_history[-1].update(found)  # a copy, taken before callbacks are asked
+            sparsity = metrics(self.sparsifier)
+            logs.update(sparsity)
+            state.log_history[-1].update(sparsity)  # the trainer copied `logs` into it before calling the callbacks
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         assert self.sparsifier is not None

@@ -1,9 +1,15 @@
-"""Progress in words: how many steps are done, and about how much time is left."""
+"""Messages for the user: how many steps are done, about how much time is left, and warnings."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import rankprune
 
 Say = Callable[[str], None]
 
@@ -14,6 +20,31 @@ def silent(text: str) -> None:
     Args:
         text: The sentence that is not printed.
     """
+
+
+@contextlib.contextmanager
+def warnings_as_messages(say: Say) -> Iterator[None]:
+    """Within the block, report warnings of this package as messages, without the path and line of code.
+
+    Args:
+        say: Called with each warning.
+
+    Yields:
+        Nothing.
+    """
+    default, package = warnings.showwarning, Path(rankprune.__file__).parent
+
+    def show(message: Any, category: Any, filename: str, *args: Any, **kwargs: Any) -> None:
+        if issubclass(category, UserWarning) and Path(filename).is_relative_to(package):
+            say(f"{str(message).rstrip('.')}.")
+        else:
+            default(message, category, filename, *args, **kwargs)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = default
 
 
 def duration(seconds: float) -> str:

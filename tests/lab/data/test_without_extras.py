@@ -42,5 +42,5 @@ def test_own_models_and_embedded_data_need_no_extra(tmp_path: Path) -> None:
         f"A torchvision: model needs torchvision, {end}",
         f"A timm: model needs timm, {end}",
         f"A timm: model needs timm, {end}",
-        "There is no model named 'resnet18': the nearest is 'cifar-resnet20', and list_models() gives all.",
+        "There is no model 'resnet18': the nearest is 'cifar-resnet20', and `rankprune models` lists all.",
     ]

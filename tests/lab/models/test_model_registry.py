@@ -126,3 +126,20 @@ def test_pretrained_weights_by_name_from_the_cache(tmp_path: Path, monkeypatch: 
     assert not create_model("torchvision:googlenet").transform_input
     with pytest.raises(WeightsError, match=r"has no weights 'IMAGENET1K_V9': there are IMAGENET1K_V1"):
         create_model("torchvision:resnet18", pretrained="IMAGENET1K_V9")
+
+
+def test_weights_that_timm_does_not_have_are_one_sentence() -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(WeightsError, match=r"^timm:resnet18 has no weights 'nonsense': there are .*a1_in1k"):
+        create_model("timm:resnet18", pretrained="nonsense")
+
+
+def test_a_download_with_a_wrong_hash_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = pytest.importorskip("torchvision.models")
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError('invalid hash value (expected "f37072fd", got "00000000")')
+
+    monkeypatch.setattr(models.ResNet18_Weights, "get_state_dict", fail)
+    with pytest.raises(WeightsError, match=r"^The pretrained weights of torchvision:resnet18 could not be .*invalid hash"):
+        create_model("torchvision:resnet18", pretrained=True)

@@ -77,7 +77,7 @@ def test_the_time_grows_with_the_length_alone() -> None:
 
 def test_a_file_may_not_be_long(tmp_path: Path) -> None:
     path = tmp_path / "long.yaml"
-    path.write_text("# " + "x" * yaml_file.MOST_BYTES)
+    path.write_text("# " + "x" * yaml_file.MAX_BYTES)
     with pytest.raises(RecipeError, match=r"long\.yaml is larger than 256 kB"):
         yaml_file.read(path)
 

@@ -181,3 +181,21 @@ def test_a_detector_is_measured_by_its_boxes(going: Path) -> None:
     (going / "metrics.jsonl").write_text("".join(lines))
     found = read_run(going)
     assert (found["measure"], found["metrics"][0]["accuracy"]) == ("AP of boxes", 0.25)
+
+
+@pytest.mark.parametrize("file", ["recipe.yaml", "environment.json"])
+def test_one_damaged_run_among_several_is_named_and_left_out(file: str, runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    first, *others = sorted((tmp_path / "runs").iterdir())
+    (first / file).write_text("{")
+    said: list[str] = []
+    data = Collector([tmp_path / "runs"]).collect(said.append)
+    assert sorted(run["id"] for run in data["runs"]) == [folder.name for folder in others]
+    assert any(text.startswith("skipped: ") and file in text for text in said)
+
+
+def test_metrics_with_bytes_that_are_not_text_keep_their_other_lines(going: Path) -> None:
+    before = read_run(going)["metrics"]
+    with (going / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"epoch": \xff\xfe')
+    assert read_run(going)["metrics"] == before

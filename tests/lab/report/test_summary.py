@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankprune.lab.bench.latency import LATENCY, Latency, Time
-from rankprune.lab.report.compare import FinishedRun
+from rankprune.lab.report.compare import FinishedRun, short
 from rankprune.lab.report.summary import summary
 from rankprune.lab.runs.run_folder import RunFolder
 from rankprune.lab.runs.sealed_json import seal
@@ -57,3 +57,7 @@ def test_it_names_accuracy_size_and_latency_of_both(
     changes = {"accuracy_last": 0.846, "bytes_sparse": 50_000, "sparsity": 0.995}
     after = finished(next(runs.glob("*-rpg-*")), tmp_path / "rpg", sparse, **changes)
     assert summary(before, after) == HAS + end
+
+
+def test_numbers_are_rounded_before_their_unit_is_chosen() -> None:
+    assert [short(value) for value in (999, 999.6, 999_600, 1_234_567, 3e15)] == ["999 ", "1 k", "1 M", "1.23 M", "3e+03 T"]

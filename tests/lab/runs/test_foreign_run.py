@@ -147,7 +147,7 @@ def test_hostile_arguments_reach_no_factory(where: str, network: torch.nn.Module
 
 @pytest.mark.parametrize("name", ["timm:hf-hub:evil/model", "timm:local-dir:/evil", "hf-hub:evil/model", "torchvision:evil"])
 def test_a_name_that_is_an_address_is_no_model(name: str, network: torch.nn.Module, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="There is no model named"):
+    with pytest.raises(ModelError, match="There is no model '"):
         open_model(folder_of(tmp_path / "run", network, {"name": name}))
 
 

@@ -218,3 +218,18 @@ def test_a_comparison_says_its_delta_and_the_exact_count(tmp_path: Path) -> None
     assert len(read_results([folder, tmp_path, folder / ".." / folder.name])) == 1  # named thrice, one run
     with pytest.raises(NoResult, match="no finished run"):
         read_results([tmp_path / "nothing"])
+
+
+def test_a_worker_whose_interpreter_prints_does_not_stop_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site customization may print before the worker can redirect its output; such lines are no events."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.write(1, b'hello\\n\\xff\\n7\\n')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    recipe = load_recipe("fashion-gmp-98", ["data.root=/nowhere", "data.name=cifar10"])
+    found: list[Any] = []
+    sweep = threading.Thread(target=lambda: found.append(run_sweep([recipe], tmp_path)), daemon=True)
+    sweep.start()
+    sweep.join(120)
+    assert not sweep.is_alive()
+    assert "There is no data folder /nowhere" in found[0].failures["fashion-gmp-98 (seed 0)"]

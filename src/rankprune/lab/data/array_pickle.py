@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from rankprune._util import one_line
+
 
 class _Kind:
     """A dtype as the pickle describes it: a code such as u1, and a byte order."""
@@ -89,5 +91,5 @@ def loads_arrays(raw: bytes) -> Any:
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # a damaged pickle can raise almost anything
-        reason = " ".join(str(error).split())[:100]
+        reason = one_line(error, 100)
         raise pickle.UnpicklingError(f"it is damaged: {type(error).__name__} {reason}") from None

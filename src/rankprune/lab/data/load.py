@@ -88,7 +88,7 @@ def load_data(
         raise DataError(f"holdout={holdout} is for cifar10 and fashion, and the data set is {name}: leave it out.")
     for key, given in (("image_size", image_size), ("normalize", normalize)):
         if name == "coco" and given is not None:
-            raise DataError(f"{key}={given} is not for coco, whose detectors resize and normalise: leave it out.")
+            raise DataError(f"{key}={given} is not for coco, whose detectors resize and normalize: leave it out.")
     sampling: dict[str, Any] = {
         "batch_size": batch_size, "seed": seed, "rank": rank, "world_size": world_size,
         "repeats": repeats, "steps": steps_per_epoch,

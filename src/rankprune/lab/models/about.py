@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from rankprune._util import one_line
+
 from .arguments import check_args
 from .errors import ModelError
 from .inputs import input_channels, input_features, input_size, other_sizes
@@ -185,7 +187,7 @@ def _create(name: str, num_classes: int, in_channels: int, args: Mapping[str, An
     except (ModelError, ImportError, NotImplementedError):
         raise
     except Exception as error:  # constructors raise all kinds of errors
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ModelError(f"{name} cannot be built with {dict(args)} ({type(error).__name__}: {reason}).") from None
 
 

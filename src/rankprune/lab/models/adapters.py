@@ -115,7 +115,7 @@ def load_torchvision(model: nn.Module, name: str, pretrained: bool | str) -> Non
         raise WeightsError(f"torchvision:{name} has no weights {pretrained!r}: there are {names}.") from None
     try:
         state = weights.get_state_dict(progress=False, check_hash=True)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the hash of the downloaded file is wrong
         raise _no_download(f"torchvision:{name}", error) from error
     own = model.state_dict()
     fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
@@ -156,9 +156,16 @@ class Timm:
 
         Returns:
             The model.
+
+        Raises:
+            WeightsError: There are no such weights, or they cannot be downloaded.
         """
-        if isinstance(pretrained, str):  # timm appends the tag after a dot
-            name, pretrained = f"{name}.{pretrained}", True
+        if isinstance(pretrained, str):
+            tags = self._timm().list_pretrained(f"{name}.*")
+            if f"{name}.{pretrained}" not in tags:
+                known = ", ".join(tag.partition(".")[2] for tag in tags) or "none"
+                raise WeightsError(f"timm:{name} has no weights {pretrained!r}: there are {known}.")
+            name, pretrained = f"{name}.{pretrained}", True  # timm appends the tag after a dot
         try:
             model: nn.Module = self._timm().create_model(
                 name, pretrained=pretrained, num_classes=num_classes, in_chans=in_channels, **kwargs
@@ -190,7 +197,7 @@ def _widen_input(model: nn.Module, in_channels: int) -> None:
             return
 
 
-def _no_download(name: str, error: OSError) -> WeightsError:
+def _no_download(name: str, error: OSError | RuntimeError) -> WeightsError:
     reason = str(error.reason if isinstance(error, URLError) else error).partition(". ")[0].partition("\n")[0]
     return WeightsError(
         f"The pretrained weights of {name} could not be fetched ({reason or type(error).__name__}): "

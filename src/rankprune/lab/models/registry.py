@@ -146,4 +146,4 @@ def _unknown(name: str, nearest: str) -> ModelError:
         return ModelError(
             f"The model {name!r} is code, which runs only if you name it yourself: add --model {name} to the command."
         )
-    return ModelError(f"There is no model named {name!r}: the nearest is {nearest!r}, and list_models() gives all.")
+    return ModelError(f"There is no model {name!r}: the nearest is {nearest!r}, and `rankprune models` lists all.")

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from rankprune._util import nearest
+from rankprune._util import nearest, one_line
 
 from . import adapters
 from .errors import ModelError
@@ -92,7 +92,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _import_failed(source: str, error: Exception) -> ModelError:
-    reason = " ".join(str(error).split())[:200]
+    reason = one_line(error, 200)
     return ModelError(f"{source} cannot be imported ({type(error).__name__}: {reason}): fix it and try again.")
 
 

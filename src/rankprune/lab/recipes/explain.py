@@ -51,8 +51,9 @@ def reason(error: Any) -> str:
     Returns:
         Such as "it should be a valid integer".
     """
-    message: str = error["msg"].removeprefix("Input should be ")
-    return f"it should be {message}" if message != error["msg"] else message[0].lower() + message[1:]
+    message: str = error["msg"].partition(", unable to parse")[0]  # what follows repeats it
+    should = message.removeprefix("Input should be ")
+    return f"it should be {should}" if should != message else message[0].lower() + message[1:]
 
 
 def _is_of_a_method(key: str) -> bool:

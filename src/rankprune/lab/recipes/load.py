@@ -18,7 +18,7 @@ from . import yaml_file
 from .errors import RecipeError
 from .explain import explain, reason
 from .names import base_method, find, list_recipes, merge, settings, task, tasks
-from .schema import Method, Recipe, counts
+from .schema import Method, Recipe, is_number_type
 
 from pydantic import TypeAdapter, ValidationError  # isort: skip  (schema.py says how to install it)
 
@@ -118,6 +118,13 @@ def check(values: dict[str, Any]) -> Recipe:
     name = shorten(values.get("name", "the recipe")).strip("'")
     if _for_other_methods(values.get("method")):  # settings of a sweep's methods, in its dense run
         values = {**values, "method": None}
+    method = values.get("method")
+    if isinstance(method, dict) and method and "name" not in method:  # a setting for methods, in a dense run
+        key = next(iter(method))
+        raise RecipeError(
+            f"{name}: method.{key} is set and method.name is missing: name the method, or write method.METHOD.{key} "
+            "to change only the runs of one method."
+        )
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
@@ -180,7 +187,7 @@ def _checked(method: Method, name: str) -> Method:
         if key not in hints:
             known = [*hints, *Method.model_fields]
             raise RecipeError(f"{name}: {method.name} has no hyper-parameter {shorten(key)}: {nearest(key, known)}")
-        if isinstance(value, bool) and counts(hints[key]):
+        if isinstance(value, bool) and is_number_type(hints[key]):
             raise RecipeError(f"{name}: method.{key}={value} is wrong: it should be a number.")
         try:
             typed[key] = TypeAdapter(hints[key]).validate_python(value)

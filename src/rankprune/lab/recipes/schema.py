@@ -19,7 +19,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def yes_is_no_number(cls, values: Any) -> Any:
+    def reject_bool_as_number(cls, values: Any) -> Any:
         """Refuse true and false where a number is expected, because pydantic would convert them to 1 and 0.
 
         Args:
@@ -30,12 +30,12 @@ class Section(BaseModel):
         """
         fields = cls.model_fields
         for key, value in values.items() if isinstance(values, dict) else ():
-            if isinstance(value, bool) and key in fields and counts(fields[key].annotation):
+            if isinstance(value, bool) and key in fields and is_number_type(fields[key].annotation):
                 raise ValueError(f"{key}={value} is wrong: it should be a number")
         return values
 
 
-def counts(annotation: Any) -> bool:
+def is_number_type(annotation: Any) -> bool:
     """Whether a type is a number and not also a boolean.
 
     Args:
@@ -84,7 +84,7 @@ class Model(Section):
         return self
 
     @model_validator(mode="after")
-    def one_start(self) -> Model:
+    def one_source_of_weights(self) -> Model:
         """Refuse two sources of initial weights."""
         if self.pretrained and self.weights:
             raise ValueError("pretrained and weights both set the initial weights: give one of them")
@@ -170,7 +170,7 @@ class Mix(Section):
     switch_prob: float = Field(default=0.5, ge=0, le=1)  # probability of cutmix when both are on
 
     @model_validator(mode="after")
-    def one_of_them(self) -> Mix:
+    def at_least_one(self) -> Mix:
         """Refuse a section that turns both off."""
         if not self.mixup and not self.cutmix:
             raise ValueError("mixup and cutmix are both 0: leave mix out")
@@ -212,7 +212,7 @@ class Recipe(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def off_is_a_word(cls, values: Any) -> Any:
+    def yaml_off_is_a_string(cls, values: Any) -> Any:
         """Accept `amp: off`, which YAML 1.1 reads as False.
 
         Args:

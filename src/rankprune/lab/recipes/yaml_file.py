@@ -16,9 +16,9 @@ except ModuleNotFoundError:
     raise ImportError("A recipe needs yaml, which is not installed: pip install 'rankprune[train]'.") from None
 
 
-MOST_BYTES = 256 << 10  # of a file; ours have a few thousand
-MOST_VALUES = 20_000  # with every alias written out
-MOST_NESTED = 50
+MAX_BYTES = 256 << 10  # of a file; ours have a few thousand
+MAX_VALUES = 20_000  # with all aliases expanded
+MAX_DEPTH = 50
 
 
 class Loader(yaml.SafeLoader):
@@ -91,8 +91,8 @@ def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
         known[id(node)] = found
     if not found[0]:
         raise _wrong("an alias refers to a value that contains it", node)
-    if found[1] > MOST_NESTED:
-        raise _wrong(f"it is nested more than {MOST_NESTED} deep", node)
+    if found[1] > MAX_DEPTH:
+        raise _wrong(f"it is nested more than {MAX_DEPTH} deep", node)
     return found
 
 
@@ -121,15 +121,15 @@ def parse(text: str, source: str) -> Any:
         if node is None:
             return None
         values, _ = _extent(node, {})
-        if values > MOST_VALUES:
+        if values > MAX_VALUES:
             more = "more than a billion" if values > 10**9 else str(values)
             raise RecipeError(
-                f"{source} holds {more} values with its aliases expanded, and a recipe may hold {MOST_VALUES}: "
+                f"{source} holds {more} values with its aliases expanded, and a recipe may hold {MAX_VALUES}: "
                 "write a shorter one."
             )
         return loader.construct_document(node)
     except RecursionError:
-        raise RecipeError(f"{source} is not a recipe: it is nested more than {MOST_NESTED} deep.") from None
+        raise RecipeError(f"{source} is not a recipe: it is nested more than {MAX_DEPTH} deep.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -154,13 +154,15 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file:
-            raw = file.read(MOST_BYTES + 1)
-        if len(raw) > MOST_BYTES:
-            raise RecipeError(f"{path} is larger than {MOST_BYTES >> 10} kB: write a shorter recipe, with a `base`.")
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
+            raise RecipeError(f"{path} is larger than {MAX_BYTES >> 10} kB: write a shorter recipe, with a `base`.")
         text = raw.decode("utf-8")
+    except FileNotFoundError:
+        raise RecipeError(f"There is no file {path}: check the path.") from None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise RecipeError(f"The file {path} cannot be read: {reason}.") from None
+        raise RecipeError(f"The file {path} cannot be read ({reason}): check the path and its permissions.") from None
     value = parse(text, str(path))
     if not isinstance(value, dict):
         raise RecipeError(f"{path} holds no recipe: a recipe consists of `key: value` lines.")

@@ -11,6 +11,7 @@ import rankprune
 from rankprune.lab.bench.latency import read as read_latency
 from rankprune.lab.errors import RunError
 from rankprune.lab.progress import Say, Steps, silent
+from rankprune.lab.recipes.errors import RecipeError
 
 from .colours import colour_of
 from .layers import Layers, untrained
@@ -54,7 +55,8 @@ class Collector:
 
         Raises:
             NoRun: No run can be read.
-            RunError: The only run is damaged.
+            RunError: The result or environment of the only run is damaged.
+            RecipeError: The recipe of the only run is damaged.
         """
         folders = find(self.paths)
         seen = [stamp(f) for f in folders]
@@ -64,7 +66,7 @@ class Collector:
             steps.next(f"reading {folder}")
             try:
                 run = read_run(folder)
-            except RunError as error:
+            except (RunError, RecipeError) as error:
                 if len(folders) == 1:
                     raise
                 say(f"skipped: {error}")

@@ -59,8 +59,9 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
         NoResult: A path holds no finished run.
         RunError: A result is damaged.
     """
+    chosen = [Path(path) for path in paths]
     found: dict[Path, FinishedRun] = {}
-    for path in map(Path, paths):
+    for path in chosen:
         named = (path / RESULT).is_file()
         folders = [path] if named else sorted(file.parent for file in path.glob(f"*/{RESULT}"))
         if not folders:
@@ -76,7 +77,7 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
             if result is not None:
                 found.setdefault(folder.resolve(), FinishedRun(folder, result))
     if not found:
-        raise NoResult(f"No run in {', '.join(map(str, paths))} has a readable result: resume one of them.")
+        raise NoResult(f"No run in {', '.join(map(str, chosen))} has a readable result: resume one of them.")
     return list(found.values())
 
 
@@ -109,7 +110,8 @@ def comparison(runs: Sequence[FinishedRun]) -> str:
         "dead: filters without a weight; training: FLOPs as a fraction of dense training",
     ]
     if engines:
-        where = {f"{x.cpu}, {x.threads} threads, {x.rounds} interleaved rounds" for x in map(_latency, runs) if x}
+        latencies = [run.latency for run in runs if run.latency is not None]
+        where = {f"{x.cpu}, {x.threads} threads, {x.rounds} interleaved rounds" for x in latencies}
         notes.append(f"ms: median latency of one image (10th to 90th percentile); {'; '.join(sorted(where))}")
     notes += sorted({f"{result.recipe}: {result.note}" for result in results if result.note})
     return "\n".join([*lines, "", *notes])
@@ -128,16 +130,12 @@ def _row(runs: Sequence[RunResult]) -> tuple[str, ...]:
         f"{first.sparsity:.4%}",
         f"{first.kept:,} of {first.prunable:,}",
         f"{mean(lambda run: run.delta_rank_ratio):.3f} ({mean(lambda run: run.exact_rank_ratio):.3f})",
-        f"{_short(mean(lambda run: run.macs_sparse))} of {_short(first.macs_dense)}",
-        f"{_short(mean(lambda run: run.bytes_sparse))}B",
+        f"{short(mean(lambda run: run.macs_sparse))} of {short(first.macs_dense)}",
+        f"{short(mean(lambda run: run.bytes_sparse))}B",
         f"{mean(lambda run: run.dead_filters):g} of {first.filters}",
         f"{mean(lambda run: run.training_share):.3f}",
         f"{mean(lambda run: run.seconds):.0f}",
     )
-
-
-def _latency(run: FinishedRun) -> Latency | None:
-    return run.latency
 
 
 def _time(runs: Sequence[FinishedRun], engine: str) -> str:
@@ -162,10 +160,17 @@ def _percent(values: Sequence[float]) -> str:
     return f"{100 * statistics.fmean(values):.2f}{spread} %"
 
 
-def _short(value: float) -> str:
-    """Format with three digits and a unit."""
-    for unit in ("", "k", "M", "G", "T"):
-        if value < 1000 or unit == "T":
+def short(value: float) -> str:
+    """Format a number with three digits and a prefix of its unit.
+
+    Args:
+        value: A count, 0 or above.
+
+    Returns:
+        Such as "1.23 M" or "512 ", to be followed by the unit.
+    """
+    for prefix in ("", "k", "M", "G", "T"):
+        if value < 999.5 or prefix == "T":  # 999.5 would be rounded to 1e+03
             break
         value /= 1000
-    return f"{value:.3g} {unit}"
+    return f"{value:.3g} {prefix}"

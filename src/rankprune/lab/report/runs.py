@@ -62,7 +62,8 @@ def read_run(path: Path) -> dict[str, Any]:
         Plain values.
 
     Raises:
-        RunError: The result is damaged.
+        RunError: The result or the environment is damaged.
+        RecipeError: The recipe is damaged.
     """
     folder = RunFolder(path)
     recipe = read(path / RECIPE)

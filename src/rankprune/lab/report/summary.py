@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankprune.lab.bench.latency import ENGINES
 
-from .compare import FinishedRun
+from .compare import FinishedRun, short
 
 
 def summary(dense: FinishedRun, sparse: FinishedRun) -> str:
@@ -23,7 +23,7 @@ def summary(dense: FinishedRun, sparse: FinishedRun) -> str:
     name = after.method.partition("+")[0]
     size = before.bytes_dense / after.bytes_sparse
     accuracy = f"{100 * after.accuracy_last:.1f} % accuracy instead of {100 * before.accuracy_last:.1f} %"
-    file = f"a file of {_bytes(after.bytes_sparse)} instead of {_bytes(before.bytes_dense)} ({size:.0f} x smaller)"
+    file = f"a file of {short(after.bytes_sparse)}B instead of {short(before.bytes_dense)}B ({size:.0f} x smaller)"
     parts = [accuracy, file]
     if dense.latency is not None and sparse.latency is not None:
         ours, best = sparse.latency.times["rankprune"].median, dense.latency.best_peer().median
@@ -36,11 +36,3 @@ def summary(dense: FinishedRun, sparse: FinishedRun) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            break
-        count /= 1000
-    return f"{count:.3g} {unit}"

@@ -183,14 +183,14 @@ class RunFolder:
             raise RunError(damaged(self.path / RESULT, error)) from None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of the epochs so far; a partial last line is ignored."""
+        """Return the metrics of the epochs so far. Lines that are damaged, as by a killed writer, are left out."""
         path = self.path / METRICS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        found = []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+        epochs = []
         for line in lines:
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return [line for line in found if isinstance(line, dict) and isinstance(line.get("epoch"), int)]
+            with contextlib.suppress(ValueError, RecursionError):
+                epochs.append(json.loads(line))
+        return [epoch for epoch in epochs if isinstance(epoch, dict) and isinstance(epoch.get("epoch"), int)]
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Append the metrics of an epoch to metrics.jsonl.

@@ -114,7 +114,7 @@ class LocalRunner:
         # A new session, so that Ctrl-C reaches only this process, which then asks each worker once.
         process = subprocess.Popen(
             [sys.executable, "-m", "rankprune.lab.sweep.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, encoding="utf-8", env=environment, start_new_session=True,
+            text=True, encoding="utf-8", errors="replace", env=environment, start_new_session=True,
         )  # fmt: skip
         worker = _Worker(order, process, attempt)
         self._workers.append(worker)
@@ -132,9 +132,8 @@ class LocalRunner:
             pass  # the process died before it read its order
         with stdout:
             for line in stdout:
-                if line.endswith("\n"):  # a process that dies may leave half a line
-                    event, *values = json.loads(line)
-                    self._events.put((worker, event, values))
+                if (message := _parse_event(line)) is not None:
+                    self._events.put((worker, message[0], message[1:]))
         worker.process.wait()
         self._events.put((worker, "exit", []))
 
@@ -194,6 +193,15 @@ class LocalRunner:
             self.callback.epoch(*values)
         elif self.jobs == 1 and event == "end":
             self.callback.end()
+
+
+def _parse_event(line: str) -> list[Any] | None:
+    """An event of a worker; None for half a line, left by a process that died, and for what its libraries print."""
+    try:
+        message = json.loads(line) if line.endswith("\n") else None
+    except ValueError:
+        return None
+    return message if isinstance(message, list) and message and isinstance(message[0], str) else None
 
 
 def _why(code: int | None) -> str:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from rankprune.lab.progress import warnings_as_messages
 from rankprune.lab.recipes.load import check
 from rankprune.lab.recipes.schema import Recipe
 from rankprune.lab.training.callbacks import Callback, Status
@@ -115,7 +116,9 @@ def main() -> None:
     stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     writer = EventWriter(stream)
-    writer.write("done", work(json.load(sys.stdin), writer).to_dict())
+    with warnings_as_messages(writer.message):
+        reply = work(json.load(sys.stdin), writer)
+    writer.write("done", reply.to_dict())
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankprune._util import one_line
 from rankprune.core.sparsifier import NotAtTarget
 from rankprune.formats import save
 from rankprune.lab.data import DataModule
@@ -91,12 +93,12 @@ def train(
 def _train(
     recipe: Recipe, folder: RunFolder, resume: bool, callback: Callback, data: DataModule | None, world: World
 ) -> Outcome:
-    result, started = world.on_main(lambda: _look(folder, resume))
+    result, started = world.on_main(lambda: _state_of(folder, resume))
     if result is not None:
         return Outcome(folder.path, RunResult.from_dict(result), found=True, main=world.main)
     task = build(recipe, data, world)  # before anything is written, so that a mistake leaves nothing behind
-    with contextlib.ExitStack() as held:
-        world.on_main(lambda: _take(folder, held))
+    with contextlib.ExitStack() as locks:
+        world.on_main(lambda: _lock(folder, locks))
         progress = _restore(task, folder, callback) if started else Progress()
         world.on_main(lambda: _begin(recipe, folder, progress, world.size, started))
         loop = Loop(task, folder, callback, progress)
@@ -109,7 +111,7 @@ def _train(
             callback.end()
 
 
-def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]:
+def _state_of(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]:
     """The result as plain values, if there is one, and whether the run was started."""
     result, started = folder.result(), checkpoint.exists(folder.path)
     if result is None and started and not resume:
@@ -119,9 +121,9 @@ def _look(folder: RunFolder, resume: bool) -> tuple[dict[str, Any] | None, bool]
     return None if result is None else result.to_dict(), started
 
 
-def _take(folder: RunFolder, held: contextlib.ExitStack) -> None:
+def _lock(folder: RunFolder, locks: contextlib.ExitStack) -> None:
     folder.create()
-    held.enter_context(folder.locked())
+    locks.enter_context(folder.locked())
     folder.tidy()
 
 
@@ -151,7 +153,9 @@ def smoke(
     if recipe.model.pretrained and callback is not None and world.main:
         start = recipe.model.pretrained if isinstance(recipe.model.pretrained, str) else "pretrained ones"
         callback.message(f"A smoke run downloads nothing: it starts from random weights, not from {start}.")
-    return train(small, out, resume=resume, callback=callback, data=stand_in(small))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*updates its masks")  # only few times, as is meant here
+        return train(small, out, resume=resume, callback=callback, data=stand_in(small))
 
 
 def _restore(task: Task, folder: RunFolder, callback: Callback) -> Progress:
@@ -176,7 +180,7 @@ def _restore(task: Task, folder: RunFolder, callback: Callback) -> Progress:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
         if isinstance(error, RunError) or (task.world.size > 1 and is_lost_peer(error)):
             raise
-        reason = " ".join(str(error).split())[:160]
+        reason = one_line(error)
         raise RunError(
             f"The checkpoint of {folder.path} is intact but not of this run ({type(error).__name__}: {reason}): "
             "remove the folder and start over."

@@ -23,12 +23,12 @@ def validate(recipe: Recipe, model: nn.Module, data: DataModule) -> None:
         ModelError: They do not fit.
     """
     if isinstance(data, CocoData):
-        _detects(recipe, model)
+        _check_detector(recipe, model)
     else:
-        _classifies(recipe.model.name, model, data)
+        _check_classifier(recipe.model.name, model, data)
 
 
-def _detects(recipe: Recipe, model: nn.Module) -> None:
+def _check_detector(recipe: Recipe, model: nn.Module) -> None:
     for key in ("mix", "distill", "label_smoothing"):
         if getattr(recipe, key):
             raise ModelError(f"{key} is for images with one label each, and coco has boxes and masks: leave it out.")
@@ -37,7 +37,7 @@ def _detects(recipe: Recipe, model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _classifies(name: str, model: nn.Module, data: DataModule) -> None:
+def _check_classifier(name: str, model: nn.Module, data: DataModule) -> None:
     """Pass one image through the model, in evaluation mode, so that no statistics change."""
     channels, size, training = data.in_channels, data.image_size, model.training
     try:
