@@ -476,8 +476,8 @@ class Latent(Method):
         """
         return weight.clone()
 
-    def follow(self, layer: PrunableLayer) -> None:
-        """Reset the latent to the layer's weight, which other code has written.
+    def reset_latent(self, layer: PrunableLayer) -> None:
+        """Compute the latent from the layer's weight again, after other code has written to the weight.
 
         Args:
             layer: The layer.

@@ -63,9 +63,9 @@ class DeepR(Method, EveryStepKeywords):
             if not self.soft:
                 self._rewire(group, layer, theta)
             elif group.step < group.plan.steps[-1]:
-                self._show(layer, theta, theta > 0)
+                self._write(layer, theta, theta > 0)
             else:
-                self._show(layer, theta, group.keep(layer, lambda _: theta, layer.state["count"]))  # noqa: B023
+                self._write(layer, theta, group.keep(layer, lambda _: theta, layer.state["count"]))  # noqa: B023
         group.budget = group.spent()
 
     def _walked(self, layer: PrunableLayer) -> Tensor:
@@ -96,13 +96,13 @@ class DeepR(Method, EveryStepKeywords):
         """Dormant where θ <= 0; as many wake, anywhere, with their own sign and almost 0."""
         alive = layer.mask & (theta > 0)
         missing = layer.state["count"] - layer.count(alive)
-        self._show(layer, theta, alive)
+        self._write(layer, theta, alive)
         if missing:
             layer.apply_mask_to_weight_and_state()  # one that wakes at once has no momentum left
             woken = group.keep(layer, PrunableLayer.random, missing, without=alive)
-            self._show(layer, theta.masked_fill_(woken, 0.0), alive | woken)
+            self._write(layer, theta.masked_fill_(woken, 0.0), alive | woken)
 
-    def _show(self, layer: PrunableLayer, theta: Tensor, mask: Tensor) -> None:
+    def _write(self, layer: PrunableLayer, theta: Tensor, mask: Tensor) -> None:
         layer.mask.copy_(mask)
         layer.weight.copy_(layer.state["sign"] * theta.clamp_min(NEWBORN))
         layer.apply_mask(layer.weight)

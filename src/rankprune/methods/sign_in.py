@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankprune.core.clock import skipped
+from rankprune.core.clock import skip_flag
 from rankprune.core.cost import TrainingCost
 from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
@@ -99,7 +99,7 @@ class SignIn(Latent, ResetsKeywords):
         for layer in group.layers:
             layer.state["factor"], layer.state["latent"] = split(self.effective(layer), self.beta)
 
-    def follow(self, layer: PrunableLayer) -> None:
+    def reset_latent(self, layer: PrunableLayer) -> None:
         layer.state["factor"], layer.state["latent"] = split(torch.where(layer.mask, layer.weight, 0.0), self.beta)
 
     def effective(self, layer: PrunableLayer) -> Tensor:
@@ -119,7 +119,7 @@ class SignIn(Latent, ResetsKeywords):
     def after_step(self, layer: PrunableLayer, group: Group) -> None:
         """The step of m, by the same rule as that of w just taken."""
         assert layer.optimizer is not None
-        flag = skipped(layer.optimizer)
+        flag = skip_flag(layer.optimizer)
         if flag is not None and bool(flag):
             return
         twin = self._twin(layer)

@@ -47,7 +47,7 @@ class STR(Thresholded, RampKeywords):
         for layer in group.layers:
             s = torch.logit(layer.state["threshold"], eps=1e-7) if self.s_init is None else self.s_init
             layer.state["s"].fill_(s)
-        self.show(group)
+        self.apply_thresholds(group)
         group.state["free"] = group.budget
         for layer in group.layers:
             layer.weight.copy_(self.effective(layer))  # the first forward pass is that of the original
@@ -74,7 +74,7 @@ class STR(Thresholded, RampKeywords):
             _take_step(layer)
         first, last = self.plan.ramp(group.total_steps)
         if group.step <= first and group.step < last:
-            self.show(group)
+            self.apply_thresholds(group)
             group.state["free"] = group.budget
         else:
             self.cut_to(group, self._fallen(group))
@@ -86,7 +86,7 @@ class STR(Thresholded, RampKeywords):
             return group.final
         return round(cubic(group.state["free"], group.final, last - first)(group.step - first))
 
-    def show(self, group: Group) -> None:
+    def apply_thresholds(self, group: Group) -> None:
         """What is above g(s) stays, at least the largest of a layer.
 
         Args:
