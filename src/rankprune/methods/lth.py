@@ -68,7 +68,7 @@ class Rewinding(Plan):
 
 @plan_keywords(kw_only=True)
 class RewindingKeywords:
-    """Those of `Rewinding`."""
+    """The keywords of `Rewinding`."""
 
     rate: float = of_plan()
     rounds: int | None = of_plan()

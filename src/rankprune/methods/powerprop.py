@@ -37,7 +37,7 @@ class CutAt(EveryStep):
 
 @plan_keywords(kw_only=True)
 class CutAtKeywords:
-    """Those of `CutAt`."""
+    """The keywords of `CutAt`."""
 
     prune_at: Step = of_plan()
 

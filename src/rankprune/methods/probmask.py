@@ -45,7 +45,7 @@ class SoftRamp(Ramp):
 
 @plan_keywords(kw_only=True)
 class SoftRampKeywords(RampKeywords):
-    """Those of `SoftRamp`."""
+    """The keywords of `SoftRamp`."""
 
     fix_at: Step = of_plan()
 

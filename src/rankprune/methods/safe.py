@@ -41,7 +41,7 @@ class ProjectAt(Plan):
 
 @plan_keywords(kw_only=True)
 class ProjectAtKeywords:
-    """Those of `ProjectAt`."""
+    """The keywords of `ProjectAt`."""
 
     project_at: Step = of_plan()
 

@@ -14,7 +14,7 @@ from rankprune.core.clock import skip_flag
 from rankprune.core.cost import TrainingCost
 from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
-from rankprune.core.optimizers import another
+from rankprune.core.optimizers import similar
 from rankprune.core.plan import Plan, Run
 from rankprune.core.schedules import check_count, evenly_spaced
 
@@ -44,7 +44,7 @@ class Resets(Plan):
 
 @plan_keywords(kw_only=True)
 class ResetsKeywords:
-    """Those of `Resets`."""
+    """The keywords of `Resets`."""
 
     resets: int = of_plan()
 
@@ -137,7 +137,7 @@ class SignIn(Latent, ResetsKeywords):
         if layer not in self._twins:
             assert layer.optimizer is not None
             try:
-                self._twins[layer] = another(layer.optimizer, nn.Parameter(layer.state["factor"].clone()))
+                self._twins[layer] = similar(layer.optimizer, nn.Parameter(layer.state["factor"].clone()))
             except Exception as error:
                 name = type(layer.optimizer).__name__
                 raise ValueError(f"sign_in cannot make a second {name} for its factors: use SGD or AdamW") from error

@@ -42,7 +42,7 @@ class LinearRamp(Ramp):
 
 @plan_keywords(kw_only=True)
 class LinearRampKeywords(RampKeywords):
-    """Those of `LinearRamp`."""
+    """The keywords of `LinearRamp`."""
 
     fix_at: Step = of_plan()
 
