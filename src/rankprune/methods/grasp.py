@@ -11,7 +11,7 @@ from torch import Tensor
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import AtOnce, Plan
 from rankprune.core.schedules import check_count
-from rankprune.methods.shared.probe import agree, batches, gradients, probing, refuse_shards
+from rankprune.methods.shared.probe import average_over_ranks, batches, gradients, probing, refuse_shards
 
 
 @register(
@@ -63,12 +63,12 @@ class GraSP(Score):
 
             for inputs, targets in held:
                 torch._foreach_add_(first, grads(inputs, targets))
-            agree(group, first)
+            average_over_ranks(group, first)
             for inputs, targets in held:
                 with_graph = grads(inputs, targets, create_graph=True)
                 flow = torch.stack([(g * h).sum() for g, h in zip(first, with_graph)]).sum()
                 torch._foreach_add_(second, gradients(flow, group))
-        agree(group, second)
+        average_over_ranks(group, second)
         for layer, product in zip(group.layers, second):
             layer.temp["hessian_grad"] = product
         super().update(group)
