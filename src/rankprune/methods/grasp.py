@@ -55,16 +55,16 @@ class GraSP(Score):
         first = [torch.zeros_like(layer.weight) for layer in group.layers]
         second = [torch.zeros_like(layer.weight) for layer in group.layers]
         with probing(group, training=True) as model:
-            held = [part for batch in batches(group, self.batches) for part in _split(batch, self.parts)]
+            parts = [part for batch in batches(group, self.batches) for part in _split(batch, self.parts)]
 
             def grads(inputs: Tensor, targets: Tensor, create_graph: bool = False) -> tuple[Tensor, ...]:
                 assert group.loss_fn is not None
                 return gradients(group.loss_fn(model(inputs) / self.temperature, targets), group, create_graph)
 
-            for inputs, targets in held:
+            for inputs, targets in parts:
                 torch._foreach_add_(first, grads(inputs, targets))
             average_over_ranks(group, first)
-            for inputs, targets in held:
+            for inputs, targets in parts:
                 with_graph = grads(inputs, targets, create_graph=True)
                 flow = torch.stack([(g * h).sum() for g, h in zip(first, with_graph)]).sum()
                 torch._foreach_add_(second, gradients(flow, group))
