@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .spectrum import matrix
-from .workers import share_out
+from .workers import run_in_parallel
 
 # A float32 layer whose estimated relative error is above this is computed again in float64.
 _TOLERANCE = 1e-4
@@ -67,7 +67,7 @@ def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
                 out[i] = grad
 
     with _full_float32():
-        share_out(work, batches.values(), cost=lambda members: cost(tuple(matrix(weights[members[0]]).shape)))
+        run_in_parallel(work, batches.values(), cost=lambda members: cost(tuple(matrix(weights[members[0]]).shape)))
     return out
 
 

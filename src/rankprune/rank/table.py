@@ -14,7 +14,7 @@ from rankprune.prunable import weights_of
 
 from .matching import structural_rank
 from .spectrum import delta_rank_of, effective_rank_of, exact_rank, matrix, rank_of, rounding, svdvals
-from .workers import share_out
+from .workers import run_in_parallel
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def profile(model: nn.Module, delta: float = 0.1) -> RankProfile:
     def work(name: str) -> None:
         rows[name] = _row(name, weights[name], delta)
 
-    share_out(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
+    run_in_parallel(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
     return RankProfile(delta, tuple(rows[name] for name in weights))
 
 

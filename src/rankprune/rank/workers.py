@@ -33,7 +33,7 @@ def assign_owners(costs: Sequence[float], count: int) -> list[int]:
     return owners
 
 
-def share_out(work: Callable[[T], None], jobs: Iterable[T], cost: Callable[[T], float]) -> None:
+def run_in_parallel(work: Callable[[T], None], jobs: Iterable[T], cost: Callable[[T], float]) -> None:
     """Call `work` on each job, the costliest first, in `torch.get_num_threads()` workers of one thread each.
 
     The result of a job then does not depend on the number of threads. The calling thread is one of the workers.
