@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .openmp import wait_asleep
+from .openmp import limit_spinning
 
 __version__ = "0.1.0"
 
-wait_asleep()
+limit_spinning()
 
 if TYPE_CHECKING:
     from . import engine as engine
@@ -81,9 +81,9 @@ else:
             raise AttributeError(f"module 'rankprune' has no attribute '{name}'")
         import importlib
 
-        module, _, attribute = _PUBLIC[name].partition(":")
-        found = importlib.import_module(f"rankprune.{module}")
-        return getattr(found, attribute) if attribute else found
+        path, _, attribute = _PUBLIC[name].partition(":")
+        module = importlib.import_module(f"rankprune.{path}")
+        return getattr(module, attribute) if attribute else module
 
     def __dir__():
         return sorted([*_PUBLIC, "__version__"])

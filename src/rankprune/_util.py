@@ -30,9 +30,9 @@ def write_atomic(path: str | Path, data: bytes) -> None:
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into: make it first")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the name of a file")
-    name = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     # mkstemp would create the file with mode 0600; here the old file's mode or the process's umask decides.
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with contextlib.suppress(OSError):
             os.fchmod(handle, path.stat().st_mode & 0o777)
@@ -40,10 +40,10 @@ def write_atomic(path: str | Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(name)
+            os.unlink(temporary)
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -69,7 +69,7 @@ def need(module: str, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # A module missing inside the library is the library's own trouble and is shown as it is.
+        # A module that is missing inside the library is the library's own error.
         if error.name != module.partition(".")[0]:
             raise
         raise ImportError(
@@ -102,8 +102,8 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word most similar to ``word``, or None if none is similar.
 
     Args:
-        word: The word that was given.
-        known: The words there are.
+        word: The misspelt word.
+        known: The words to choose from.
     """
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.5)), None)
 
@@ -112,8 +112,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return the end of an error sentence: the closest known word, or all of them.
 
     Args:
-        word: The word that was given.
-        known: The words there are.
+        word: The misspelt word.
+        known: The words to choose from.
     """
     known = sorted(known)
     close = closest(word, known)

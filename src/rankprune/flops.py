@@ -30,8 +30,8 @@ def training_flops(
 
     Args:
         method: A name of `list_methods()`, or "dense".
-        f: The cost of a sparse pass as a share of a dense one: a number, or its course over equal parts of training
-            for methods that change the density.
+        f: The cost of a sparse pass as a share of a dense one: a number, or one number for each of several equal parts
+            of training, for methods that change the density.
         every: Steps between two mask updates.
         backward: The cost of the weight gradient on Top-KAST's backward set, as a share of a dense pass.
         update_end: The share of training with mask updates.
@@ -45,9 +45,9 @@ def training_flops(
     """
     if method == "dense":
         return 1.0 + extra
-    course = [float(x) for x in f] if isinstance(f, Sequence) else [float(f)]
+    costs = [float(x) for x in f] if isinstance(f, Sequence) else [float(f)]
     timing = Timing(every=every, update_end=update_end, backward=backward)
-    return method_info(method).cost.share(course, timing) + extra
+    return method_info(method).cost.share(costs, timing) + extra
 
 
 def dense_training_flops(macs: float, samples: float) -> float:
@@ -55,7 +55,7 @@ def dense_training_flops(macs: float, samples: float) -> float:
 
     Args:
         macs: MACs of a forward pass on one sample.
-        samples: How many samples are trained on, over all epochs.
+        samples: How many samples are seen, over all epochs.
     """
     return 3 * 2 * macs * samples
 
@@ -64,11 +64,11 @@ def svd_flops(layers: nn.Module | Iterable[Sequence[int]], updates: int = 1) -> 
     """FLOPs of a full SVD of each layer at each update, as the RPG paper counts them; `rank_grads` needs far fewer.
 
     Args:
-        layers: A model, whose convolutions are meant, or the shapes of weights.
+        layers: A model, of which the convolutions are counted, or the shapes of weights.
         updates: How many mask updates there are.
 
     Returns:
-        The sum of 2mn² + 11n³, with n the number of columns.
+        The sum of 2mn² + 11n³ over layers of m rows and n columns.
     """
     if isinstance(layers, nn.Module):
         layers = [m.weight.shape for m in layers.modules() if isinstance(m, _ConvNd)]

@@ -1,7 +1,8 @@
-"""How torch's OpenMP threads wait for one another: asleep after a short loop, not in a long one.
+"""Makes torch's OpenMP threads spin only briefly at barriers, then sleep.
 
-By default libgomp loops 300,000 times at each barrier. As soon as anything else runs on the machine, such a loop takes
-the core from the thread it waits for: training then costs several times the CPU time. This file imports no torch.
+By default libgomp spins 300,000 times at each barrier. As soon as anything else runs on the machine, a spinning thread
+takes the core from the thread it waits for, and training costs several times the CPU time. Importing this module does
+not import torch.
 """
 
 from __future__ import annotations
@@ -10,33 +11,33 @@ import os
 import sys
 import threading
 
-_late = False  # torch was there before us, so the environment came too late
+_torch_came_first = False  # torch was imported before this package, and has read the environment already
 _helper: threading.Thread | None = None
 
 
-def wait_asleep() -> None:
-    """Ask for short loops through the environment, which libgomp reads once, when torch is loaded.
+def limit_spinning() -> None:
+    """Ask for a short spin through the environment, which libgomp reads once, when torch is loaded.
 
-    Called when the package is imported. A choice of the user's own stays.
+    Called when the package is imported. Settings of the user's own are kept.
     """
-    global _late
+    global _torch_came_first
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
-    _late = "torch" in sys.modules
-    if not _late:
+    _torch_came_first = "torch" in sys.modules
+    if not _torch_came_first:
         os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
-def wait_asleep_late() -> None:
-    """The same where torch was imported first: called before work that lasts.
+def limit_spinning_late() -> None:
+    """The same for the case that torch was imported first; called before training starts.
 
-    Where there are more OpenMP threads than cores, libgomp loops 1,000 times instead of 300,000 (documented under
-    GOMP_SPINCOUNT). A thread that once used OpenMP keeps its team: one that sleeps ever after makes it so.
+    With more OpenMP threads than cores, libgomp spins 1,000 times instead of 300,000 (documented under GOMP_SPINCOUNT).
+    A thread that has used OpenMP keeps its team of threads, so one helper thread that then sleeps forever is enough.
     """
     global _helper
     import torch
 
-    if _late and _helper is None and torch.get_num_threads() > 1:
+    if _torch_came_first and _helper is None and torch.get_num_threads() > 1:
         ready = threading.Event()
 
         def hold_a_team() -> None:

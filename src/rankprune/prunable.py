@@ -1,4 +1,4 @@
-"""Which parameters of a module are weight matrices, by the module's type. All rooms that ask for weights ask here."""
+"""Which parameters of a module are weight matrices, by the module's type. This is decided here and nowhere else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ PROJECTIONS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weigh
 
 
 class Weight(NamedTuple):
-    """A parameter that multiplies inputs; `transposed` where its second dimension is that of the outputs."""
+    """A parameter that multiplies inputs.
+
+    Attributes:
+        attribute: Its name in the module.
+        kind: The kind of layer.
+        transposed: Whether the outputs are its second dimension, not its first.
+    """
 
     attribute: str
     kind: Kind
@@ -22,7 +28,7 @@ class Weight(NamedTuple):
 
 
 def weights_of(module: nn.Module) -> Iterator[Weight]:
-    """The weights of a convolution, linear, attention or recurrent layer itself, not those of its children.
+    """The weights of a convolution, linear, attention or recurrent layer, without those of its child modules.
 
     Args:
         module: The layer.
@@ -42,7 +48,7 @@ def weights_of(module: nn.Module) -> Iterator[Weight]:
 
 
 def _recurrent_names(module: nn.RNNBase | nn.RNNCellBase) -> list[str]:
-    """Names of the matrices of an RNN, LSTM or GRU: of the input, of the state and of the projection, if any."""
+    """Names of the matrices of an RNN, LSTM or GRU: input (ih), hidden state (hh) and projection (hr), if any."""
     if isinstance(module, nn.RNNCellBase):
         return ["weight_ih", "weight_hh"]
     parts = ("ih", "hh", "hr") if module.proj_size else ("ih", "hh")
@@ -56,9 +62,9 @@ def _is_hf_conv1d(module: nn.Module) -> bool:
 
 
 def standardises(module: nn.Module) -> bool:
-    """Whether a convolution standardises its weight in `forward`, which shifts its zeros to other values.
+    """Whether a convolution standardises its weight in `forward`, which turns its zeros into other values.
 
-    By name, as each library has its own: timm's StdConv2d and ScaledStdConv2d, `WSConv2d` and the like elsewhere.
+    Recognised by name, since each library has its own class: timm's StdConv2d and ScaledStdConv2d, WSConv2d, …
 
     Args:
         module: Any module.

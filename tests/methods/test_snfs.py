@@ -10,7 +10,7 @@ from torch import nn
 
 import rankprune as rp
 from _nets import adamw, cnn, sgd, train
-from rankprune.methods.shared.sparse_learning import LEAST
+from rankprune.methods.shared.sparse_learning import LAST_RATE
 from rankprune.methods.snfs import mean_momentum, momentum
 
 
@@ -27,7 +27,7 @@ def pair(first: float, second: float) -> tuple[nn.Module, torch.optim.Optimizer,
 
 def test_growth_in_proportion_to_mean_momentum() -> None:
     _, optimizer, sp = pair(3.0, -1.0)
-    rate = LEAST + (0.5 - LEAST) * (1 + math.cos(math.pi / 10)) / 2  # at step 1 of 10
+    rate = LAST_RATE + (0.5 - LAST_RATE) * (1 + math.cos(math.pi / 10)) / 2  # at step 1 of 10
     cut = math.ceil(rate * 100)
     optimizer.step()
     assert [int(m.sum()) for m in sp.masks.values()] == [100 - cut + round(1.5 * cut), 100 - cut + round(0.5 * cut)]

@@ -1,4 +1,4 @@
-"""The optimizer steps taken, counted without looking at a device until it must, and the step under way."""
+"""The optimizer steps taken, the step under way, and what can be read from the optimizer during a step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Steps taken.
+    """Counts the steps taken, without a device sync on ordinary steps.
 
-    A fused optimizer under a GradScaler leaves a flag on the device that says whether it skipped; such flags are
-    summed there, and the sum read only when a mask update may be due.
+    A fused optimizer under a GradScaler leaves a flag on the device that says whether it skipped the step. The flags
+    are summed there, and the sum is read only when a mask update may be due.
     """
 
     def __init__(self) -> None:
         self._confirmed = 0
-        self._pending = 0  # steps that left a flag; `_skips` sums the flags of those that were skipped
-        self._skips: Tensor | None = None
+        self._pending = 0  # steps with a flag that has not been read
+        self._skips: Tensor | None = None  # the sum of those flags, on the device
 
     @property
     def steps(self) -> int:
+        """The steps taken; reads pending flags from the device."""
         if self._skips is not None:
             self.steps = self._confirmed + self._pending - int(self._skips.item())
         return self._confirmed
@@ -43,7 +44,7 @@ class Clock:
         """Count a step.
 
         Args:
-            skipped: The flag of a fused optimizer that may have skipped it; None: it was taken.
+            skipped: The flag of an optimizer that may have skipped the step; None: it was taken.
         """
         if skipped is None:
             self._confirmed += 1
@@ -53,12 +54,13 @@ class Clock:
         self._skips = flag if self._skips is None else self._skips + flag.to(self._skips.device)
 
     def due(self, updates: Sequence[int], within: int = 1) -> bool:
-        """Whether one of the next `within` steps is among `updates` (sorted).
+        """Whether an update falls on one of the next `within` steps.
 
         Args:
             updates: The steps of the updates, sorted.
             within: How many of the next steps to look at.
         """
+        # Not even if no pending step was skipped: then the flags need not be read.
         index = bisect.bisect_right(updates, self._confirmed)
         if index == len(updates) or self._confirmed + self._pending + within < updates[index]:
             return False
@@ -72,11 +74,11 @@ class Step:
     """The step under way: from the first optimizer's pre-hook to the last one's post-hook.
 
     Attributes:
-        updating: Groups whose masks move in it.
+        updating: Groups whose masks are updated in it.
         skipped: The flag of a fused optimizer that decides by itself whether to step.
-        stepped: Optimizers that have taken part.
-        swapped: Layers whose latents stand in the weights' place, with their group.
-        stashed: Gradients set aside while a mask update replaces the step of an optimizer.
+        stepped: Optimizers that have stepped.
+        swapped: Layers whose parameter holds the latent instead of the weight, with their group.
+        stashed: Gradients that are set aside while a mask update replaces the step of an optimizer.
     """
 
     updating: list[Group] = field(default_factory=list)
@@ -87,15 +89,15 @@ class Step:
 
     @property
     def replaced(self) -> bool:
-        """Whether a mask update stands in for the optimizer step."""
+        """Whether a mask update replaces the optimizer step."""
         return any(group.method.replaces_optimizer_step() for group in self.updating)
 
 
 def within_step(optimizer: Optimizer) -> bool:
-    """Whether the caller's step hook belongs to a `super().step()` within a step of this optimizer.
+    """Whether the step hook that calls this runs for a `super().step()` inside a step of this optimizer.
 
-    torch wraps `step` of each class that was instantiated, so a subclass that calls its parent's runs the hooks twice.
-    A step that failed leaves no trace on the stack, as it would in a counter.
+    torch wraps `step` of each class that was instantiated, so a subclass that calls its parent's `step` runs the hooks
+    twice. Looked up on the call stack, because a counter would stay wrong after a step that raised.
 
     Args:
         optimizer: The optimizer.
@@ -108,18 +110,18 @@ def within_step(optimizer: Optimizer) -> bool:
     return wrappers > 1
 
 
-def skipped(optimizer: Optimizer) -> Tensor | None:
-    """The flag a GradScaler leaves on an optimizer that decides by itself (fused): 1 where the step was skipped.
+def skip_flag(optimizer: Optimizer) -> Tensor | None:
+    """The flag that a GradScaler sets on a fused optimizer, which decides by itself whether to step: 1 is skipped.
 
     Args:
         optimizer: The optimizer.
     """
-    found = getattr(optimizer, "found_inf", None)
-    return found if isinstance(found, Tensor) else None
+    flag = getattr(optimizer, "found_inf", None)
+    return flag if isinstance(flag, Tensor) else None
 
 
 def grad_scale(optimizer: Optimizer | None) -> Tensor | None:
-    """The scale gradients still carry when a fused optimizer unscales them by itself.
+    """The loss scale that gradients still carry if a fused optimizer unscales them by itself.
 
     Args:
         optimizer: The optimizer, if there is one.

@@ -1,7 +1,7 @@
 """What training by a method costs, as a share of dense training: each method names one of these as its `cost`.
 
 A dense step is three passes of equal cost: forward, gradient of the activations, gradient of the weights. A sparse pass
-costs the share f of a dense one; f may change over training, and `course` is its values over equal parts of it.
+costs the share f of a dense one. f may change over training: `costs` are its values over equal parts of training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What a cost depends on besides f.
+    """What the cost of training depends on besides f.
 
     Attributes:
         every: Steps between two mask updates.
@@ -28,22 +28,22 @@ class Timing:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """All three passes are sparse, as the masks are at the step.
+    """All three passes are sparse: each step costs f.
 
     Attributes:
-        step: The cost of an ordinary step, as people read it.
+        step: The cost of an ordinary step as a formula, for tables.
     """
 
     step: str = "f"
 
-    def share(self, course: Sequence[float], timing: Timing) -> float:
+    def share(self, costs: Sequence[float], timing: Timing) -> float:
         """The cost of training as a share of dense training.
 
         Args:
-            course: The cost f of a sparse pass over equal parts of training.
+            costs: The cost f of a sparse pass, over equal parts of training.
             timing: What else it depends on.
         """
-        return math.fsum(course) / len(course)
+        return math.fsum(costs) / len(costs)
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class DenseGradient(TrainingCost):
 
     step: str = "(2f + 1)/3"
 
-    def share(self, course: Sequence[float], timing: Timing) -> float:
-        return (2 * super().share(course, timing) + 1) / 3
+    def share(self, costs: Sequence[float], timing: Timing) -> float:
+        return (2 * super().share(costs, timing) + 1) / 3
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class BackwardSetGradient(TrainingCost):
 
     step: str = "(2f + b)/3"
 
-    def share(self, course: Sequence[float], timing: Timing) -> float:
-        return (2 * super().share(course, timing) + timing.backward) / 3
+    def share(self, costs: Sequence[float], timing: Timing) -> float:
+        return (2 * super().share(costs, timing) + timing.backward) / 3
 
 
 @dataclass(frozen=True)
 class DenseGradientAtUpdates(TrainingCost):
     """One dense weight gradient in `every` + 1 steps (Evci et al. 2020, appendix H)."""
 
-    def share(self, course: Sequence[float], timing: Timing) -> float:
-        mean, every = super().share(course, timing), timing.every
+    def share(self, costs: Sequence[float], timing: Timing) -> float:
+        mean, every = super().share(costs, timing), timing.every
         return (3 * mean * every + 2 * mean + 1) / (3 * (every + 1))
 
 
@@ -79,7 +79,7 @@ class DenseGradientAtUpdates(TrainingCost):
 class DenseGradientWhilePruning(TrainingCost):
     """A density that falls, and a dense weight gradient in `every` steps until `update_end`."""
 
-    def share(self, course: Sequence[float], timing: Timing) -> float:
-        moving = course[: max(1, round(timing.update_end * len(course)))]
-        dense_gradients = math.fsum(1 - x for x in moving) / (3 * timing.every * len(moving))
-        return super().share(course, timing) + dense_gradients * timing.update_end
+    def share(self, costs: Sequence[float], timing: Timing) -> float:
+        updating = costs[: max(1, round(timing.update_end * len(costs)))]
+        dense_gradients = math.fsum(1 - f for f in updating) / (3 * timing.every * len(updating))
+        return super().share(costs, timing) + dense_gradients * timing.update_end

@@ -1,6 +1,6 @@
-"""The form in which a method holds its weights: masked, masked with dense optimizer state, or as latents.
+"""The form in which a method stores its weights: masked, masked with dense optimizer state, or as latents.
 
-A form answers what an optimizer step needs to know and do for each layer.
+A form defines what is done to a layer when its gradient arrives, and before and after an optimizer step.
 """
 
 from __future__ import annotations
@@ -43,97 +43,97 @@ def not_compiled(hook: Hook) -> Hook:
 
 
 class GradientMask:
-    """Masks a gradient as it arrives, so that clipping and norms see the sparse one; dense before a mask update."""
+    """Masks a gradient as it arrives, so that clipping and norms see the sparse one, unless the step needs it dense."""
 
-    def __init__(self, layer: PrunableLayer, dense_wanted: Callable[[], bool]) -> None:
-        self.layer, self.dense_wanted = layer, dense_wanted
-        self.seen: TensorWeakRef | None = None  # the gradient last masked, and its version then
+    def __init__(self, layer: PrunableLayer, wants_dense: Callable[[], bool]) -> None:
+        self.layer, self.wants_dense = layer, wants_dense
+        self.masked: TensorWeakRef | None = None  # the gradient that was masked last, and its version then
         self.version = 0
 
     @not_compiled
     def __call__(self, parameter: nn.Parameter) -> None:
-        if not self.dense_wanted():
+        if not self.wants_dense():
             self.run()
 
     def run(self) -> None:
-        """Mask, unless this very gradient has been masked and not been written to since."""
+        """Mask the gradient, unless it has been masked and not been written to since."""
         if self.layer.parameter.grad is None:
             return
         grad = local(self.layer.parameter.grad)
-        if self.seen is None or self.seen() is not grad or self.version != grad._version:
+        if self.masked is None or self.masked() is not grad or self.version != grad._version:
             self.layer.apply_mask(grad)
-            self.seen, self.version = TensorWeakRef(grad), grad._version
+            self.masked, self.version = TensorWeakRef(grad), grad._version
 
 
 class LatentGradient:
     """Maps the gradient of a weight to that of its latent as it arrives: clipping and norms see what the step will use.
 
-    What a backward pass adds is mapped before it is added, by a pre-hook of the autograd node that accumulates. So
-    several passes give the map of their sum, whatever is done to the gradient between them (a loss scale taken off,
-    zeros written), and DDP averages what was mapped. FSDP2 adds sharded gradients up by itself: there the sum arrives,
-    and what was mapped of it before is kept beside it.
+    The gradient of each backward pass is mapped before it is accumulated, by a pre-hook on the autograd node that
+    accumulates. The map is linear, so the sum over several passes is right whatever is done to the gradient between
+    them (unscaling, zeroing), and DDP averages mapped gradients. FSDP2 accumulates sharded gradients itself: there the
+    sum arrives, and the part of it that was mapped before is kept in `mapped_before`.
     """
 
     def __init__(self, layer: PrunableLayer, method: Latent, arrived: Callable[[], object]) -> None:
         self.layer, self.method, self.arrived = layer, method, arrived
         self.node: Any = None
         self.handle: Any = None
-        self.added = False  # the pass under way was mapped before it was added
-        self.mapped = False  # a gradient has arrived since the last step
-        self.seen: TensorWeakRef | None = None  # the gradient last mapped as a whole, its version then and its values
+        self.premapped = False  # the gradient of the pass under way was mapped before it was accumulated
+        self.mapped = False  # a gradient has arrived, and was mapped, since the last step
+        self.last: TensorWeakRef | None = None  # the accumulated gradient that was mapped last, and its version then
         self.version = 0
-        self.before: Tensor | None = None
-        self._watch()
+        self.mapped_before: Tensor | None = None  # its values then, under FSDP2
+        self._register()
 
     def remove(self) -> None:
         """Take the hook off the node that accumulates gradients."""
         if self.handle is not None:
             self.handle.remove()
 
-    def _watch(self) -> None:
-        """Register on the accumulating node; it is another one after the parameter changed its type or device."""
+    def _register(self) -> None:
+        """Register on the accumulating node, which is a new one after the parameter changed its dtype or device."""
         parameter = self.layer.parameter
         if parameter.requires_grad and not is_sharded(parameter):
             self.remove()
-            self.node = get_gradient_edge(parameter).node  # held, or it would be made anew
-            self.handle = self.node.register_prehook(self._add)
+            self.node = get_gradient_edge(parameter).node  # a reference, since autograd would create it again
+            self.handle = self.node.register_prehook(self._map_pass)
 
     @not_compiled
-    def _add(self, grads: tuple[Tensor | None, ...]) -> tuple[Tensor] | None:
+    def _map_pass(self, grads: tuple[Tensor | None, ...]) -> tuple[Tensor] | None:
         (grad,) = grads
         if grad is None or is_sharded(grad):
             return None
-        self.layer.follow()
-        self.added = True
+        self.layer.match_weight()
+        self.premapped = True
         return (self.method.latent_grad(self.layer, grad),)
 
     @not_compiled
     @torch.no_grad()
     def __call__(self, parameter: nn.Parameter) -> None:
         self.arrived()
-        if not self.added:
+        if not self.premapped:
             self._map_sum()
-            self._watch()
-        self.added, self.mapped = False, True
+            self._register()
+        self.premapped, self.mapped = False, True
 
     def run(self) -> None:
-        """Just before a step: map a gradient that user code set, which is that of the effective weight."""
+        """Called just before a step: map a gradient that user code assigned, which no hook has seen."""
         if not self.mapped and self.layer.parameter.grad is not None:
             self._map_sum()
         self.mapped = False
 
     def _map_sum(self) -> None:
-        self.layer.follow()
+        self.layer.match_weight()
         grad = local(self.layer.parameter.grad)  # type: ignore[arg-type]
-        same = self.seen is not None and self.seen() is grad
+        same = self.last is not None and self.last() is grad
         if same and self.version == grad._version:
             return  # nothing was added
-        if same and self.before is not None and self.version + 1 == grad._version:  # added to, and nothing else
-            grad.copy_(self.before + self.method.latent_grad(self.layer, grad - self.before))
+        if same and self.mapped_before is not None and self.version + 1 == grad._version:  # one write: an addition
+            grad.copy_(self.mapped_before + self.method.latent_grad(self.layer, grad - self.mapped_before))
         else:
             grad.copy_(self.method.latent_grad(self.layer, grad))
-        self.seen, self.version = TensorWeakRef(grad), grad._version
-        self.before = grad.clone() if self.layer.shards else None
+        self.last, self.version = TensorWeakRef(grad), grad._version
+        self.mapped_before = grad.clone() if self.layer.shards else None
 
 
 GradientHook = GradientMask | LatentGradient
@@ -145,17 +145,17 @@ class MaskedForm:
     holds_latents: ClassVar[bool] = False
 
     def __init__(self, method: Any) -> None:
-        """Each group has a form of its own, made with its method."""
+        """Called by each group with its method."""
 
     def gradient_hook(
         self, layer: PrunableLayer, wants_dense: Callable[[], bool], arrived: Callable[[], object]
     ) -> GradientHook:
-        """What is called when a gradient of the layer arrives.
+        """The hook that is called when a gradient of the layer arrives.
 
         Args:
             layer: The layer.
-            wants_dense: Tells whether the step that the gradient is for needs it dense.
-            arrived: To be called when a gradient arrives, by hooks that do not ask `wants_dense`.
+            wants_dense: Returns whether the step that the gradient is for needs it dense.
+            arrived: Must be called when a gradient arrives, by hooks that do not call `wants_dense`.
         """
         return GradientMask(layer, wants_dense)
 
@@ -163,7 +163,7 @@ class MaskedForm:
         """Whether the next step needs the dense gradient.
 
         Args:
-            update_due: Tells whether a mask update is due at the next step.
+            update_due: Returns whether a mask update is due at the next step.
         """
         return update_due()
 
@@ -172,7 +172,7 @@ class MaskedForm:
 
         Args:
             layer: The layer.
-            gradient: The hook that `gradient_hook` made for it.
+            gradient: The hook that `gradient_hook` returned for it.
             updating: Whether masks are updated in this step.
         """
         if not updating:
@@ -189,27 +189,27 @@ class MaskedForm:
         if updating or not keeps_zeros:
             layer.apply_mask_to_weight_and_state()
 
-    def show(self, layer: PrunableLayer) -> None:
-        """Put into the weight what the network is to see, where that is not the weight itself.
+    def write_effective(self, layer: PrunableLayer) -> None:
+        """Write the effective weight into the parameter, if the optimizer steps something else.
 
         Args:
             layer: The layer.
         """
 
     def restore(self, layer: PrunableLayer) -> None:
-        """Zeros outside the mask again, after the mask has changed.
+        """Write zeros outside the mask, after the mask has changed.
 
         Args:
             layer: The layer.
         """
         layer.apply_mask_to_weight_and_state()
 
-    def follow(self, layer: PrunableLayer, rewritten: bool) -> None:
-        """Zeros outside the mask again, after others may have written (`rewritten`: have replaced) the weight.
+    def resync(self, layer: PrunableLayer, rewritten: bool) -> None:
+        """Write zeros outside the mask, after other code may have written to the weight or the optimizer's state.
 
         Args:
             layer: The layer.
-            rewritten: Whether the weight was replaced, by a checkpoint say.
+            rewritten: Whether the weight was written to, by loading a checkpoint for example.
         """
         self.restore(layer)
 
@@ -231,7 +231,7 @@ class DenseStateForm(MaskedForm):
 
 
 class LatentForm(MaskedForm):
-    """The optimizer steps a dense latent, which takes the weight's place while it does; the network sees its image."""
+    """The optimizer steps a dense latent; between steps the parameter holds the effective weight, a function of it."""
 
     holds_latents: ClassVar[bool] = True
 
@@ -253,14 +253,14 @@ class LatentForm(MaskedForm):
     def after(self, layer: PrunableLayer, updating: bool, keeps_zeros: bool) -> None:
         layer.state["latent"].copy_(layer.weight)
 
-    def show(self, layer: PrunableLayer) -> None:
+    def write_effective(self, layer: PrunableLayer) -> None:
         layer.weight.copy_(self.method.effective(layer))
 
     def restore(self, layer: PrunableLayer) -> None:
-        """The image follows at the end of the step."""
+        """Nothing: the effective weight is written at the end of the step."""
 
-    def follow(self, layer: PrunableLayer, rewritten: bool) -> None:
-        # A weight that was swapped out and back still is the latent's image.
+    def resync(self, layer: PrunableLayer, rewritten: bool) -> None:
+        # A weight that was replaced and put back (by an EMA, say) still belongs to the latent.
         if rewritten and not torch.equal(layer.weight, self.method.effective(layer)):
-            self.method.follow(layer)
+            self.method.reset_latent(layer)
         layer.apply_mask(layer.weight)

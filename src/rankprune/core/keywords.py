@@ -1,8 +1,8 @@
 """The settings of plans as keywords of the methods that take them, for type checkers and editors.
 
 `RPG(lam=4.0, every=50)` hands `every` to the plan of the method (`settings.route_to_plan`), which a type checker cannot
-know. A method names the base below that declares the keywords of its plan. At run time such a base only reads them
-back, `RPG(every=50).every`: it has no fields and no methods, so the order of bases has no effect.
+know. A method derives from the base below that declares the keywords of its plan. At run time such a base only reads
+them back, `RPG(every=50).every`: it has no fields and no methods, so the order of bases does not matter.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ else:
 
 @plan_keywords(kw_only=True)
 class EveryStepKeywords:
-    """Those of `EveryStep`."""
+    """The keywords of `EveryStep`."""
 
     update_end: Step | None = of_plan()
 
 
 @plan_keywords(kw_only=True)
 class PeriodicKeywords:
-    """Those of `Periodic`."""
+    """The keywords of `Periodic`."""
 
     every: int | None = of_plan()
     update_end: Step | None = of_plan()
@@ -50,7 +50,7 @@ class PeriodicKeywords:
 
 @plan_keywords(kw_only=True)
 class GradualKeywords(PeriodicKeywords):
-    """Those of `Gradual`."""
+    """The keywords of `Gradual`."""
 
     prune_end: Step = of_plan()
     density_schedule: Literal["exponential", "cubic"] = of_plan()
@@ -58,7 +58,7 @@ class GradualKeywords(PeriodicKeywords):
 
 @plan_keywords(kw_only=True)
 class RampKeywords:
-    """Those of `Ramp`."""
+    """The keywords of `Ramp`."""
 
     prune_start: Step = of_plan()
     prune_end: Step = of_plan()
@@ -66,7 +66,7 @@ class RampKeywords:
 
 @plan_keywords(kw_only=True)
 class RoundsKeywords:
-    """Those of `Rounds` and `CubicRounds`."""
+    """The keywords of `Rounds` and `CubicRounds`."""
 
     rounds: int = of_plan()
     prune_end: Step = of_plan()
@@ -74,7 +74,7 @@ class RoundsKeywords:
 
 @plan_keywords(kw_only=True)
 class RoundsAtRateKeywords:
-    """Those of `RoundsAtRate`."""
+    """The keywords of `RoundsAtRate`."""
 
     rate: float = of_plan()
     prune_end: Step = of_plan()
@@ -82,7 +82,7 @@ class RoundsAtRateKeywords:
 
 @plan_keywords(kw_only=True)
 class PhasesKeywords:
-    """Those of `Phases`."""
+    """The keywords of `Phases`."""
 
     prune_at: Sequence[Step] = of_plan()
     restore_at: Sequence[Step] = of_plan()

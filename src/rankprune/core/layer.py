@@ -245,7 +245,7 @@ class PrunableLayer:
         return isinstance(value, Tensor) and value.shape == self.shape
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def match_weight(self) -> None:
         """Move mask and state to the dtype and device of the weight, which `model.to` may have changed."""
         weight = self.weight
         if self.seen == (weight.dtype, weight.device):

@@ -1,7 +1,7 @@
 """Multiply-accumulates of one forward pass of a model, dense and sparse.
 
-A MAC is one weight meeting one input, weights x positions; 1 MAC = 2 FLOPs. Biases, norms, activations and attention's
-own softmax(QK)V hold no prunable weight and are left out.
+A MAC is one multiplication of a weight by an input, so a layer has weights x positions of them; 1 MAC is 2 FLOPs.
+Biases, norms, activations and the softmax(QK)V of attention have no prunable weight and are not counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FlopRow:
 
 @dataclass(frozen=True)
 class FlopReport:
-    """MACs per layer and in all; print it for a table.
+    """MACs per layer and in total; prints as a table.
 
     Attributes:
         rows: One row for each weight that took part in the pass.
@@ -103,8 +103,8 @@ def count(model: nn.Module, example: Any, masks: Mapping[str, Tensor] | None = N
     Args:
         model: The network.
         example: Its input: a tensor, a tuple of arguments or a dict of named ones.
-        masks: Masks by name of `named_parameters()`, whose non-zero entries are counted as kept; where there is none,
-            the non-zero weights are.
+        masks: Masks by name of `named_parameters()`, whose non-zero entries are counted as kept; for a weight without a
+            mask, its non-zero entries are.
 
     Returns:
         Dense and sparse MACs per weight; prints as a table.
@@ -120,10 +120,11 @@ def count(model: nn.Module, example: Any, masks: Mapping[str, Tensor] | None = N
     _check_names(masks, weights)
     rows = []
     for name, W in weights.items():
-        met = {(block, of): n for (key, block, of), n in uses.items() if key == name}
+        positions = {(block, blocks): n for (key, block, blocks), n in uses.items() if key == name}
         pattern = masks.get(name, W.detach())
-        kept = sum(int(pattern.chunk(of)[block].count_nonzero()) * n for (block, of), n in met.items())
-        rows.append(FlopRow(name, tuple(W.shape), sum(W.numel() // of * n for (_, of), n in met.items()), kept))
+        dense = sum(W.numel() // blocks * n for (_, blocks), n in positions.items())
+        kept = sum(int(pattern.chunk(blocks)[block].count_nonzero()) * n for (block, blocks), n in positions.items())
+        rows.append(FlopRow(name, tuple(W.shape), dense, kept))
     return FlopReport(tuple(row for row in rows if row.dense))
 
 
@@ -138,11 +139,12 @@ def positions(model: nn.Module, example: Any) -> dict[str, int]:
         MACs of one weight by parameter name, of the layers that took part in the pass.
     """
     weights, uses = _uses(model, example)
-    met: dict[str, int] = {}
-    parts: dict[str, int] = {}
+    totals: dict[str, int] = {}
+    blocks_of: dict[str, int] = {}
     for (name, _, blocks), n in uses.items():
-        met[name], parts[name] = met.get(name, 0) + n, blocks  # the mean over the blocks: rounded once, at the end
-    return {name: round(met[name] / parts[name]) for name in weights if met.get(name)}
+        totals[name], blocks_of[name] = totals.get(name, 0) + n, blocks
+    # The mean over the blocks (query, key and value of a fused projection), rounded once.
+    return {name: round(totals[name] / blocks_of[name]) for name in weights if totals.get(name)}
 
 
 def _uses(model: nn.Module, example: Any) -> tuple[dict[str, Tensor], _Uses]:
@@ -184,7 +186,7 @@ def _check_names(named: Iterable[str], known: Iterable[str]) -> None:
 def _forward(model: nn.Module, example: Any) -> None:
     modes = [(module, module.training) for module in model.modules()]
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # it runs a whole encoder layer without calling its modules
+    torch.backends.mha.set_fastpath_enabled(False)  # the fast path runs an encoder layer without calling its modules
     model.eval()
     try:
         if isinstance(example, Mapping):
@@ -200,15 +202,14 @@ def _forward(model: nn.Module, example: Any) -> None:
 def _layer_hook(names: Sequence[str], uses: _Uses) -> Callable[..., None]:
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         given = args[0] if args else next(iter(kwargs.values()))
-        met = _positions_met(module, given, output)
         for name in names:
-            uses[name, 0, 1] = uses.get((name, 0, 1), 0) + met
+            uses[name, 0, 1] = uses.get((name, 0, 1), 0) + _positions_in(module, given, output)
 
     return record
 
 
-def _positions_met(module: nn.Module, given: Any, output: Any) -> int:
-    """Applied at: each output position (kernel), each input position (transposed kernel), each token (RNN, linear)."""
+def _positions_in(module: nn.Module, given: Any, output: Any) -> int:
+    """Positions at which a call applies each weight: outputs (kernel), inputs (transposed), tokens (RNN, linear)."""
     if isinstance(module, (nn.RNNBase, nn.RNNCellBase)):
         tokens = given.data if isinstance(given, PackedSequence) else given
         return tokens.numel() // module.input_size
@@ -218,17 +219,17 @@ def _positions_met(module: nn.Module, given: Any, output: Any) -> int:
 
 
 def _attention_hook(name: str, uses: _Uses) -> Callable[..., None]:
-    """Attention applies its projections without calling a module for them: count from its arguments."""
+    """Attention applies its projections without calling a module for them, so positions are those of its arguments."""
 
     def record(module: nn.MultiheadAttention, args: tuple, kwargs: dict, _: Any) -> None:
         given = dict(zip(("query", "key", "value"), args)) | kwargs
         tokens = [given[x].numel() // given[x].shape[-1] for x in ("query", "key", "value")]
         if module.in_proj_weight is not None:
-            met = {(_join(name, "in_proj_weight"), block, 3): n for block, n in enumerate(tokens)}
+            positions = {(_join(name, "in_proj_weight"), block, 3): n for block, n in enumerate(tokens)}
         else:
-            met = {(_join(name, key), 0, 1): n for key, n in zip(PROJECTIONS[1:], tokens)}
-        met[_join(name, "out_proj.weight"), 0, 1] = tokens[0]
-        for key, n in met.items():
+            positions = {(_join(name, key), 0, 1): n for key, n in zip(PROJECTIONS[1:], tokens)}
+        positions[_join(name, "out_proj.weight"), 0, 1] = tokens[0]
+        for key, n in positions.items():
             uses[key] = uses.get(key, 0) + n
 
     return record

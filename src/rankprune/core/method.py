@@ -1,7 +1,7 @@
-"""What a method is. A method says only what is its own: a score, two scores, masks or a reparametrisation.
+"""The bases of methods. A method defines only what is specific to it: a score, two scores, masks or a latent.
 
-When masks are updated, and how many weights stay, is its `plan`. The clock, exact selection, optimizer state and
-checkpoints are the core's. The bases stand side by side: derive from the one that fits.
+When masks are updated, and how many weights stay, is its `plan`. The step counter, exact selection, optimizer state and
+checkpoints are in the core. The four bases below `Method` are alternatives: derive from one of them.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ __all__ = [
 
 
 GrowInit = Literal["zero", "gradient", "random", "original"]
-_SMALL = 0.1  # of the root mean square of a layer's active weights
+_RANDOM_SIZE = 0.1  # of the root mean square of a layer's active weights
 
 
 class _FlatKeywords(ABCMeta):
-    """Lets a method be made with the settings of its plan beside its own, `RPG(lam=4.0, every=100)`; checks them."""
+    """Lets the constructor of a method take the settings of its plan too, as in `RPG(lam=4.0, every=100)`."""
 
     if not TYPE_CHECKING:
 
         def __call__(cls, *args: Any, **settings: Any) -> Any:
-            made = super().__call__(*args, **route_to_plan(cls, settings))
-            check_choices(made)
-            check_choices(made.plan)
-            return made
+            method = super().__call__(*args, **route_to_plan(cls, settings))
+            check_choices(method)
+            check_choices(method.plan)
+            return method
 
 
 @dataclass
 class Method(metaclass=_FlatKeywords):
-    """Base of all methods: hyper-parameters are dataclass fields, what lasts lives in the layers' state.
+    """Base of all methods. Hyper-parameters are dataclass fields; what must be saved is in the state of the layers.
 
     Args:
         sparsity: The share of the weights (or MACs) to cut by the end.
@@ -68,10 +68,10 @@ class Method(metaclass=_FlatKeywords):
     """
 
     info: ClassVar[MethodInfo]
-    form: ClassVar[type[MaskedForm]] = MaskedForm  # how weights are held: masked, with dense state (SNFS), as latents
-    takes_zeros: ClassVar[bool] = False  # without a sparsity it keeps the zeros that it finds
+    form: ClassVar[type[MaskedForm]] = MaskedForm  # how weights are stored: masked, with dense state, as latents
+    takes_zeros: ClassVar[bool] = False  # without a sparsity, the mask is that of the zeros already there
     grows: ClassVar[bool] = False  # weights outside the mask may enter it
-    cost: ClassVar[TrainingCost | None] = None  # of training; None: as `MethodInfo.cost` derives it
+    cost: ClassVar[TrainingCost | None] = None  # of training; None: derived by `MethodInfo.cost`
 
     sparsity: float | None = None
     _: KW_ONLY
@@ -82,10 +82,10 @@ class Method(metaclass=_FlatKeywords):
     # -- settings ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise where settings do not go together; called at attach, before anything is touched."""
+        """Raise if settings cannot be combined; called at attach, before anything is changed."""
 
     def run(self, total_steps: int) -> Run:
-        """What the plan must know of a training of this length with this method.
+        """What a plan needs to know about a training of this length with this method.
 
         Args:
             total_steps: Optimizer steps of the training.
@@ -120,7 +120,7 @@ class Method(metaclass=_FlatKeywords):
     # -- masks ------------------------------------------------------------------------------------------------------
 
     def start(self, group: Group) -> None:
-        """Set the masks at attach: dense, unless the plan begins with a cut.
+        """Set the masks at attach: dense, unless the plan starts below the dense budget.
 
         Args:
             group: The layers that the method works on.
@@ -136,7 +136,7 @@ class Method(metaclass=_FlatKeywords):
         """
 
     def run_start(self, group: Group) -> None:
-        """What the core calls at attach: `start`, and what a family of methods does around it.
+        """Called by the core at attach: `start`, and what a family of methods does around it.
 
         Args:
             group: The layers that the method works on.
@@ -144,7 +144,7 @@ class Method(metaclass=_FlatKeywords):
         self.start(group)
 
     def run_update(self, group: Group) -> None:
-        """What the core calls for an update: `update`, and what a family of methods does around it.
+        """Called by the core for an update: `update`, and what a family of methods does around it.
 
         Args:
             group: The layers that the method works on.
@@ -152,7 +152,7 @@ class Method(metaclass=_FlatKeywords):
         self.update(group)
 
     def before_projection(self, group: Group) -> None:
-        """`finalize` is about to cut weights that are not at the target: leave in them what is to be cut.
+        """Called before `finalize(project=True)` prunes by magnitude: write into the weights what is to be compared.
 
         Args:
             group: The layers that the method works on.
@@ -161,7 +161,7 @@ class Method(metaclass=_FlatKeywords):
     # -- around an optimizer step -----------------------------------------------------------------------------------
 
     def replaces_optimizer_step(self) -> bool:
-        """Whether a mask update takes the place of the optimizer step it falls on (RigL, RPG), or follows it."""
+        """Whether a mask update replaces the optimizer step it falls on (RigL, RPG) or follows it."""
         return False
 
     def needs_closure(self, group: Group) -> bool:
@@ -173,7 +173,7 @@ class Method(metaclass=_FlatKeywords):
         return False
 
     def evaluate(self, group: Group, closure: Callable[[], Any]) -> Any:
-        """Run the closure that an optimizer step was given; its gradients are what the step follows.
+        """Run the closure that `optimizer.step` was given, for the gradients that the step will use.
 
         Args:
             group: The layers that the method works on.
@@ -182,11 +182,11 @@ class Method(metaclass=_FlatKeywords):
         return closure()
 
     def before_every(self) -> int:
-        """Call `before_step` every so many steps; 0: never."""
+        """How many steps lie between two calls of `before_step`; 0: it is never called."""
         return 0
 
     def before_step(self, layers: Sequence[PrunableLayer], group: Group, step: int) -> None:
-        """Called before optimizer step `step` (from 1); `layer.add_gradient` adds to the gradient it will follow.
+        """Called before optimizer step `step` (from 1); `layer.add_gradient` adds to the gradient it will use.
 
         Args:
             layers: Those of the group's layers that the optimizer steps.
@@ -205,7 +205,7 @@ class Method(metaclass=_FlatKeywords):
 
 @dataclass
 class Score(Method):
-    """The weights with the largest score stay, as many as the plan says."""
+    """The weights with the largest scores stay, as many as the plan says."""
 
     def score(self, layer: PrunableLayer) -> Tensor:
         """The score of each weight of a layer, larger for those that should stay.
@@ -219,7 +219,7 @@ class Score(Method):
         self.cut_to(group, group.scheduled())
 
     def cut_to(self, group: Group, budget: int) -> None:
-        """Keep the best of the active weights, by score, that fit into the budget.
+        """Keep the active weights with the largest scores, as many as fit into the budget.
 
         Args:
             group: The layers that the method works on.
@@ -234,20 +234,20 @@ class Score(Method):
 class DropGrow(Method):
     """Drop the worst active weights of each layer and grow as many elsewhere: two scores and a fraction.
 
-    In the order of the RigL and RPG papers: each layer's count is set (by the budget), the `fraction` of it with the
-    lowest drop score leaves, and the best by grow score among all that is not kept enters.
+    In the order of the RigL and RPG papers: the budget sets the count of each layer, the `fraction` of it with the
+    lowest drop scores leaves, and of all weights that are not kept those with the largest grow scores enter.
 
     Args:
         grow: The share of a layer that is exchanged at first, α of RigL and RPG; a number or a schedule.
-        drop: "magnitude", or "relative": a weight is scored by its share of what its neurons have (CHTs, Zhang et al.
-            2025).
-        growth: "top": the best by grow score enter; "sampled": they are drawn with a chance in proportion to it (CHTs).
+        drop: "magnitude", or "relative": a weight is scored by its share of the magnitude of its two neurons (CHTs,
+            Zhang et al. 2025).
+        growth: "top": those with the largest grow scores enter; "sampled": they are drawn in proportion to it (CHTs).
         grow_init: What a grown weight starts at: "zero", "gradient" (-lr · g), "random" (small normal numbers) or
-            "original" (as at attach).
+            "original" (its value at attach).
     """
 
     grows: ClassVar[bool] = True
-    restarts: ClassVar[bool] = False  # a weight cut and grown in one update loses its value and its optimizer state
+    restarts: ClassVar[bool] = False  # a weight dropped and grown in one update loses its value and optimizer state
 
     plan: Plan = Periodic()
     grow: Value = 0.3
@@ -276,7 +276,7 @@ class DropGrow(Method):
         raise NotImplementedError(f"{type(self).__name__} needs a grow_score(layer)")
 
     def growth_key(self, layer: PrunableLayer) -> Tensor:
-        """What growth is ranked by: the score, or a key whose largest are a draw without replacement by the score.
+        """What growth is ranked by: the score, or random keys whose largest are a draw in proportion to the score.
 
         Args:
             layer: The layer.
@@ -285,7 +285,7 @@ class DropGrow(Method):
         return score if self.growth == "top" else score / -layer.random().to(score).log()  # Efraimidis & Spirakis 2006
 
     def fraction(self, group: Group) -> float:
-        """Share of a layer to exchange: cosine-annealed from `grow` to 0 at the end of updates.
+        """Share of a layer to exchange: annealed along a cosine from `grow` to 0 at the end of updates.
 
         Args:
             group: The layers that the method works on.
@@ -293,7 +293,7 @@ class DropGrow(Method):
         return cosine(value_at(self.grow, group.step), 0.0, group.plan.end)(group.step)
 
     def layer_counts(self, group: Group) -> list[int]:
-        """What each layer has after the update: as before, or where the budget varies what drop scores over all say.
+        """The count of each layer after the update: as before, or by drop scores over all layers if the budget varies.
 
         Args:
             group: The layers that the method works on.
@@ -304,7 +304,7 @@ class DropGrow(Method):
         return group.counts(self.drop_score, group.budget)
 
     def start(self, group: Group) -> None:
-        """A random mask, where the plan begins below the dense budget."""
+        """A random mask, if the plan starts below the dense budget."""
         if group.scheduled() < group.total:
             group.budget = group.scheduled()
             for layer, count in zip(group.layers, group.counts(PrunableLayer.random, group.budget)):
@@ -320,18 +320,18 @@ class DropGrow(Method):
                 layer.state["explored"] = layer.mask.clone()
 
     def run_update(self, group: Group) -> None:
-        before = [] if self.grow_init == "zero" else [idle(layer) for layer in group.layers]
+        before = [] if self.grow_init == "zero" else [_idle(layer) for layer in group.layers]
         for layer in group.layers:
-            explore(layer)  # masks may have been set by hand since the last update
+            _mark_explored(layer)  # masks may have been set by hand since the last update
         super().run_update(group)
         for layer in group.layers:
-            explore(layer)
+            _mark_explored(layer)
         for layer, stayed in zip(group.layers, before):
-            grown = idle(layer) & ~stayed
-            layer.weight.copy_(torch.where(grown, initial_values(layer, self.grow_init), layer.weight))
+            grown = _idle(layer) & ~stayed
+            layer.weight.copy_(torch.where(grown, _initial_values(layer, self.grow_init), layer.weight))
 
     def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
-        """The part of a layer that certainly stays.
+        """The mask of a layer's weights that are not dropped.
 
         Args:
             group: The layers that the method works on.
@@ -344,7 +344,7 @@ class DropGrow(Method):
         for layer, count in zip(group.layers, self.layer_counts(group)):
             if count < layer.kept():
                 layer.mask.copy_(group.keep(layer, self.drop_score, count, among=layer.mask))
-                layer.apply_mask(layer.weight)  # what falls out here restarts from 0, even if it is grown at once
+                layer.apply_mask(layer.weight)  # what is cut here restarts from 0, even if it is grown at once
             layer.mask.copy_(self.kept_of(group, layer, count))
             if self.restarts:
                 layer.apply_mask_to_weight_and_state()
@@ -352,27 +352,23 @@ class DropGrow(Method):
 
 
 def relative_importance(layer: PrunableLayer) -> Tensor:
-    """|w| as a share of its row's sum plus as a share of its column's: the last weights of a neuron score high.
+    """|w| as a share of the sum of its row, plus as a share of that of its column: a neuron's last weights score high.
 
     Args:
         layer: The layer.
     """
-    size = layer.weight.abs()
-    rows = size.sum(dim=tuple(range(1, size.dim())), keepdim=True)
-    columns = layer.shards.sum(size.sum(dim=(0, *range(2, size.dim())), keepdim=True))
+    size = layer.weight.abs()  # (out, in, *kernel)
+    rows = size.sum(dim=tuple(range(1, size.dim())), keepdim=True)  # (out, 1, …)
+    columns = layer.shards.sum(size.sum(dim=(0, *range(2, size.dim())), keepdim=True))  # (1, in, 1, …)
     tiny = torch.finfo(size.dtype).tiny  # an empty row is 0 / tiny = 0
     return size / rows.clamp_min(tiny) + size / columns.clamp_min(tiny)
 
 
-def initial_values(layer: PrunableLayer, how: str) -> Tensor:
-    """What a weight of this layer starts at when it is grown.
+def _initial_values(layer: PrunableLayer, how: str) -> Tensor:
+    """The values that weights of this layer start at when they are grown.
 
-    gradient: one step of plain gradient descent, -lr · g. random: normal numbers with a tenth of the active weights'
-    root mean square. original: the value that the weight had at attach.
-
-    Args:
-        layer: The layer.
-        how: "gradient", "original" or "random".
+    gradient: one step of plain gradient descent, -lr · g. random: normal numbers with a tenth of the root mean square
+    of the active weights. original: the value that the weight had at attach.
     """
     if how == "gradient":
         return layer.grad * -layer.lr
@@ -380,24 +376,16 @@ def initial_values(layer: PrunableLayer, how: str) -> Tensor:
         return layer.state["original"]
     total = layer.weight.masked_fill(~layer.mask, 0.0).square().sum()
     rms = (layer.shards.sum(total) / max(layer.kept(), 1)).sqrt()
-    return layer.normal("grown") * rms * _SMALL
+    return layer.normal("grown") * rms * _RANDOM_SIZE
 
 
-def idle(layer: PrunableLayer) -> Tensor:
-    """Active weights that are exactly 0.
-
-    Args:
-        layer: The layer.
-    """
+def _idle(layer: PrunableLayer) -> Tensor:
+    """Mask of the active weights that are exactly 0."""
     return layer.mask & (layer.weight == 0)
 
 
-def explore(layer: PrunableLayer) -> None:
-    """Remember what is active now as explored, where that is kept at all.
-
-    Args:
-        layer: The layer.
-    """
+def _mark_explored(layer: PrunableLayer) -> None:
+    """Add what is active now to the explored weights, for methods that start sparse."""
     if "explored" in layer.state:
         layer.state["explored"].logical_or_(layer.mask)
 
@@ -422,9 +410,9 @@ class Masked(Method):
 
 @dataclass(kw_only=True)
 class Latent(Method):
-    """The optimizer trains a dense latent; the weight holds its sparse image through forward and backward.
+    """The optimizer trains a dense latent; during forward and backward the weight is its sparse image.
 
-    The latent lives in `layer.state["latent"]`. By default the image is the latent under a mask of its largest entries,
+    The latent is `layer.state["latent"]`. By default the image is the latent under a mask of its largest entries,
     chosen at every step, and the gradient passes straight through.
     """
 
@@ -451,9 +439,9 @@ class Latent(Method):
         return torch.where(layer.mask, layer.state["latent"], 0.0)
 
     def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
-        """The latent's gradient from the weight's, or from a part of it: linear, and a function of both alone.
+        """The gradient of the latent from that of the weight. Must be linear in the gradient.
 
-        It is called as gradients arrive, before they are added up, averaged over processes, unscaled and clipped.
+        Called as gradients arrive, before they are accumulated, averaged over processes, unscaled and clipped.
 
         Args:
             layer: The layer.
@@ -469,15 +457,15 @@ class Latent(Method):
         """
 
     def to_latent(self, weight: Tensor) -> Tensor:
-        """The latent whose dense image is this weight.
+        """The latent whose image, without a mask, is this weight.
 
         Args:
             weight: The weight.
         """
         return weight.clone()
 
-    def follow(self, layer: PrunableLayer) -> None:
-        """Reset the latent to the layer's weight, which other code has written.
+    def reset_latent(self, layer: PrunableLayer) -> None:
+        """Compute the latent from the layer's weight again, after other code has written to the weight.
 
         Args:
             layer: The layer.
@@ -489,7 +477,7 @@ class Latent(Method):
         super().start(group)
 
     def make_latents(self, group: Group) -> None:
-        """Latents whose images are the weights as they are.
+        """Set the latents from the weights.
 
         Args:
             group: The layers that the method works on.
@@ -501,7 +489,7 @@ class Latent(Method):
         self.keep_best(group, group.scheduled())
 
     def keep_best(self, group: Group, budget: int) -> None:
-        """Masks of the best by score among all latents, within this budget.
+        """Set masks of the largest scores among all latents, as many as fit into the budget.
 
         Args:
             group: The layers that the method works on.

@@ -1,4 +1,4 @@
-"""What the core must know of an optimizer: who is wrapped, who owns a weight, its state, whether zeros stay zero."""
+"""What the core needs to know about optimizers: wrappers, owners of weights, state, zeros, averaging."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .layer import PrunableLayer
 
 
 def unwrap(optimizer: Any) -> Optimizer:
-    """The torch optimizer inside wrappers such as Accelerate's, or SAM's: there `second_step` steps the base alone.
+    """The torch optimizer inside a wrapper such as Accelerate's, or inside SAM, which steps its base optimizer.
 
     Args:
         optimizer: An optimizer, or a wrapper around one.
@@ -30,8 +30,8 @@ def unwrap(optimizer: Any) -> Optimizer:
 
 
 def _inside(optimizer: Any) -> Optimizer | None:
-    found = (getattr(optimizer, name, None) for name in ("optimizer", "base_optimizer"))
-    return next((inner for inner in found if isinstance(inner, Optimizer)), None)
+    candidates = (getattr(optimizer, name, None) for name in ("optimizer", "base_optimizer"))
+    return next((inner for inner in candidates if isinstance(inner, Optimizer)), None)
 
 
 def assign(layers: Sequence[PrunableLayer], optimizers: Sequence[Optimizer]) -> None:
@@ -45,21 +45,21 @@ def assign(layers: Sequence[PrunableLayer], optimizers: Sequence[Optimizer]) -> 
         ValueError: A weight is in no optimizer, or in two.
     """
     for layer in layers:
-        mine = [
+        owners = [
             (optimizer, index)
             for optimizer in optimizers
             for index, group in enumerate(optimizer.param_groups)
             if any(layer.parameter is p for p in group["params"])
         ]
-        if len(mine) != 1:
-            many = "no optimizer" if not mine else f"{len(mine)} optimizers"
-            way_out = "add it, or leave it out with dense=" if not mine else "give it to one of them"
+        if len(owners) != 1:
+            many = "no optimizer" if not owners else f"{len(owners)} optimizers"
+            way_out = "add it, or leave it out with dense=" if not owners else "give it to one of them"
             raise ValueError(f"{layer.name} is in {many}: {way_out}")
-        layer.optimizer, layer.param_group = mine[0]
+        layer.optimizer, layer.param_group = owners[0]
 
 
 def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-    """Clone the state tensors: `load_state_dict` aliases the checkpoint's, which must not be written into.
+    """Clone the state tensors: `load_state_dict` aliases those of the checkpoint, which must not be written to.
 
     Args:
         optimizer: The optimizer.
@@ -72,11 +72,11 @@ def disown_state(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> No
                 state[key] = value.clone()
 
 
-def another(optimizer: Optimizer, parameter: nn.Parameter) -> Optimizer:
-    """An optimizer of the same class and with the same defaults for one parameter.
+def similar(optimizer: Optimizer, parameter: nn.Parameter) -> Optimizer:
+    """A new optimizer of the same class, with the same defaults, for one parameter.
 
     Args:
-        optimizer: The optimizer to imitate.
+        optimizer: The optimizer to take class and defaults from.
         parameter: What the new one optimizes.
     """
     known = inspect.signature(type(optimizer).__init__).parameters
@@ -85,9 +85,9 @@ def another(optimizer: Optimizer, parameter: nn.Parameter) -> Optimizer:
 
 
 def keeps_zeros(optimizer: Optimizer) -> bool:
-    """Whether a weight that is 0 with state 0 and gradient 0 stays exactly 0 under this optimizer: found by trying it.
+    """Whether a weight with value, state and gradient 0 stays exactly 0 under this optimizer; found by a trial run.
 
-    True of SGD and the Adam family; not of Muon, whose update mixes the entries of a matrix.
+    True for SGD and the Adam family; not for Muon, whose update mixes the entries of a matrix.
 
     Args:
         optimizer: The optimizer.
@@ -95,7 +95,7 @@ def keeps_zeros(optimizer: Optimizer) -> bool:
     parameter = nn.Parameter(torch.linspace(-1.0, 1.0, 36).reshape(6, 6))
     zeros = torch.sin(torch.arange(36.0) ** 2).reshape(6, 6) > 0.3  # no whole row or column: Muon keeps those
     try:
-        trial = another(optimizer, parameter)
+        trial = similar(optimizer, parameter)
         for group in optimizer.param_groups:
             trial.state.clear()
             trial.param_groups[0].update({k: v for k, v in group.items() if k not in ("params", "lr", "capturable")})
@@ -133,7 +133,7 @@ def shows_average(optimizer: Optimizer) -> bool:
 
 
 class SwitchHook:
-    """Puts the latents in the weights' place while `eval()` or `train()` moves them; `remove` takes it off."""
+    """Makes `eval()` and `train()` of a schedule-free optimizer move the latents instead of the effective weights."""
 
     def __init__(self, optimizer: Optimizer, latents: Callable[[], AbstractContextManager[None]]) -> None:
         self.optimizer: Any = optimizer
@@ -148,5 +148,5 @@ class SwitchHook:
         setattr(self.optimizer, name, switched)
 
     def remove(self) -> None:
-        """Give the optimizer its own `train` and `eval` back."""
-        del self.optimizer.eval, self.optimizer.train  # those of the class are there again
+        """Restore the optimizer's own `eval` and `train`."""
+        del self.optimizer.eval, self.optimizer.train  # the instance attributes; those of the class remain

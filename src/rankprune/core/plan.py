@@ -1,4 +1,4 @@
-"""When masks are updated and how many weights stay: small frozen values, a field of every method.
+"""When masks are updated and how many weights stay: small frozen dataclasses, a field of every method.
 
 A `Plan` is what a user or a method chooses; `group.PlannedUpdates` is what attach computes from it, once.
 """
@@ -26,14 +26,14 @@ from .schedules import (
 
 @dataclass(frozen=True)
 class Run:
-    """What a plan is asked about.
+    """The training that a plan is evaluated for.
 
     Attributes:
         total_steps: Optimizer steps of the training.
-        sparsity: The target, where one was given.
-        grows: Whether the method grows weights: one grown at the last step would stay at 0.
-        replaces_step: Whether an update takes the place of an optimizer step.
-        total: The budget of a dense network, in weights or MACs.
+        sparsity: The target, if one was given.
+        grows: Whether the method grows weights: those grown at the last step would stay 0.
+        replaces_step: Whether an update replaces an optimizer step.
+        total: The budget of the dense network, in weights or MACs.
         final: The budget at the end.
         steps: The steps of the updates, once they are known.
     """
@@ -51,16 +51,16 @@ class Run:
 class Plan:
     """When masks are updated, and the budget after each update. A plan of your own defines both methods below."""
 
-    periodic: ClassVar[bool] = False  # the updates have a period that attach may derive
+    periodic: ClassVar[bool] = False  # the updates have a period, which attach may derive
     varies: ClassVar[bool] = True  # the budget changes from update to update
-    at_once: ClassVar[bool] = False  # one cut without training stands for it, as in `rankprune.prune`
+    at_once: ClassVar[bool] = False  # `rankprune.prune` may replace it by one cut without training
     cost_by_gradient: ClassVar[TrainingCost] = DenseGradientAtUpdates()  # of training, if updates need the gradient
 
     def steps(self, run: Run) -> Sequence[int]:
         """The optimizer steps, from 1 and rising, at which masks are updated.
 
         Args:
-            run: What the plan must know of the training; `run.steps` is not known yet.
+            run: The training; `run.steps` is not known yet.
         """
         raise NotImplementedError(f"{type(self).__name__} needs steps(run)")
 
@@ -155,7 +155,7 @@ class Periodic(Plan):
         return self.end_with(self.period(run), run)
 
     def period(self, run: Run) -> int:
-        """Steps between two updates: `every`, or what suits a training of this length.
+        """Steps between two updates: `every`, or derived from the length of training.
 
         Args:
             run: The training.
@@ -166,7 +166,7 @@ class Periodic(Plan):
         return self.every
 
     def shortest_period(self, run: Run) -> int:
-        """The shortest period that may be derived: updates that replace steps must leave enough to train with.
+        """The shortest period that may be derived: updates that replace steps must leave enough steps for training.
 
         Args:
             run: The training.
@@ -183,7 +183,7 @@ class Periodic(Plan):
         return range(every, self.end_with(every, run), every)
 
     def default_end(self, every: int, run: Run) -> int:
-        """The step before which updates take place where `update_end` is not given.
+        """The step before which updates take place if `update_end` is not given.
 
         Args:
             every: The period.
@@ -235,7 +235,7 @@ class Gradual(Periodic):
         return run.steps[min(self._last(run), len(run.steps) - 1)]
 
     def shortest_period(self, run: Run) -> int:
-        return 2 if run.replaces_step else 1  # a budget that falls needs the updates more
+        return 2 if run.replaces_step else 1  # shorter: with few updates each one would cut a large part
 
     def default_end(self, every: int, run: Run) -> int:
         """Just past the update that reaches the final density."""
@@ -243,7 +243,7 @@ class Gradual(Periodic):
         return min(reached + 1, super().default_end(every, run))
 
     def _last(self, run: Run) -> int:
-        """U, the number of the update at the final density; the period is the first update's step."""
+        """U, the number of the update that reaches the final density; `run.steps[0]` is the period."""
         return as_step(self.prune_end, run.total_steps, "prune_end") // run.steps[0]
 
 
@@ -270,12 +270,12 @@ class Ramp(Plan):
         return round(self.curve(run.total, run.final, last - first)(done - first))
 
     def curve(self, start: float, end: float, steps: int) -> Schedule:
-        """The course of the budget between the two steps.
+        """The budget as a function of the steps since `prune_start`.
 
         Args:
             start: The budget at `prune_start`.
             end: The budget at `prune_end`.
-            steps: How many steps lie between.
+            steps: How many steps lie between them.
         """
         return cubic(start, end, steps)
 
@@ -301,7 +301,7 @@ class Ramp(Plan):
 
 @dataclass(frozen=True, kw_only=True)
 class SpacedRounds(Plan):
-    """Base of the plans below: a few prunings at even distances, the last at `prune_end`; at attach where that is 0."""
+    """Base of the plans below: a few evenly spaced prunings, the last at `prune_end`; one, at attach, if that is 0."""
 
     at_once: ClassVar[bool] = True
     prune_end: Step = 0.6
@@ -327,7 +327,7 @@ class SpacedRounds(Plan):
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds(SpacedRounds):
-    """A few prunings at even distances, each of the same share of what is left.
+    """A few evenly spaced prunings, each of the same share of what is left.
 
     Args:
         rounds: How many prunings.
@@ -345,7 +345,7 @@ class Rounds(SpacedRounds):
 
 @dataclass(frozen=True, kw_only=True)
 class CubicRounds(Rounds):
-    """A few prunings at even distances along the cubic of Zhu & Gupta, which cuts most at first.
+    """A few evenly spaced prunings along the cubic of Zhu & Gupta, which cuts most at first.
 
     Args:
         rounds: How many prunings.
@@ -360,7 +360,7 @@ class CubicRounds(Rounds):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundsAtRate(SpacedRounds):
-    """As many prunings at even distances as are needed if each cuts at most the share `rate` of what is left.
+    """As many evenly spaced prunings as are needed if each cuts at most the share `rate` of what is left.
 
     Args:
         rate: The largest share of what is left that one pruning cuts.
@@ -376,7 +376,7 @@ class RoundsAtRate(SpacedRounds):
 
 @dataclass(frozen=True, kw_only=True)
 class Phases(Plan):
-    """Dense and sparse phases in turns; the last one is sparse.
+    """Alternating dense and sparse phases; the last one is sparse.
 
     Args:
         prune_at: Steps at which a sparse phase begins.
@@ -394,7 +394,7 @@ class Phases(Plan):
         return run.final if sparse else run.total
 
     def phases(self, total_steps: int) -> dict[int, bool]:
-        """Step -> whether the phase that begins there is sparse. Of two that begin at one step the sparse one holds.
+        """Whether the phase is sparse, by the step at which it begins. If two begin at one step, the sparse one holds.
 
         Args:
             total_steps: Optimizer steps of the training.

@@ -1,4 +1,4 @@
-"""Names of methods and extras: one registry, open to plug-ins by decorator or entry point."""
+"""The registry of methods and extras, open to plug-ins by decorator or entry point."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Class = TypeVar("Class", bound=type)
 
 @dataclass(frozen=True)
 class MethodInfo:
-    """What is known of a method without running it.
+    """What is known about a method without running it.
 
     Attributes:
         name: What `attach` takes.
@@ -33,7 +33,7 @@ class MethodInfo:
         family: Related methods share one.
         exact: Whether the count is the declared budget at every step ("always") or only at the end ("end").
         moves: Whether masks change during training.
-        needs: What it draws on beside the weights, of "grad", "data" and "loss".
+        needs: What it needs beside the weights: "grad", "data", "loss".
     """
 
     name: str
@@ -47,7 +47,7 @@ class MethodInfo:
 
     @property
     def cost(self) -> TrainingCost:
-        """What training by it costs: as the method says, or by the gradients that its mask updates need."""
+        """What training by it costs: the method's own `cost`, or derived from the gradients that its updates need."""
         if self.cls.cost is not None:
             return self.cls.cost
         return self.cls.plan.cost_by_gradient if "grad" in self.needs else TrainingCost()
@@ -73,9 +73,9 @@ def register(
         name: What `attach` will take.
         paper: Where it was published.
         family: A heading for lists.
-        exact: "end" where the count floats and is exact only at the end.
+        exact: "end" if the count floats and is exact only at the end.
         moves: Whether masks change during training.
-        needs: What it draws on beside the weights: "grad", "data", "loss".
+        needs: What it needs beside the weights: "grad", "data", "loss".
 
     Returns:
         The decorator.
@@ -114,7 +114,7 @@ def list_methods(pattern: str = "*") -> list[str]:
 
 
 def method_info(name: str) -> MethodInfo:
-    """What is known of a method.
+    """What is known about a method.
 
     Args:
         name: As in `list_methods()`.
@@ -131,9 +131,9 @@ def method_info(name: str) -> MethodInfo:
 
 
 def settings_for(name: str, hyper: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one method: `rigl={"every": 10}` is for the method of that name alone, and wins.
+    """The settings of one method: `rigl={"every": 10}` applies to the method of that name only, and takes precedence.
 
-    Those of other methods are checked as well, so that a sweep does not stop at its last method for a misspelt name.
+    Those of other methods are checked as well, so that a sweep does not fail at its last method for a misspelt name.
 
     Args:
         name: The method.
@@ -166,7 +166,7 @@ def list_extras(pattern: str = "*") -> list[str]:
 
 
 def create_extra(name: str, **options: Any) -> Any:
-    """Make an extra by name.
+    """Create an extra by name.
 
     Args:
         name: As in `list_extras()`.
@@ -187,7 +187,7 @@ def create_extra(name: str, **options: Any) -> Any:
 
 
 def _is_method(name: str) -> bool:
-    """Whether there is a method of this name: its module alone is loaded, or all where no module is named so."""
+    """Whether there is a method of this name. Loads the module of that name, or all if there is none."""
     if not isinstance(name, str):
         return False
     if name not in _METHODS and name.isidentifier() and find_spec(f"rankprune.methods.{name}"):
@@ -208,5 +208,5 @@ def _load_all() -> None:
     for plugin in entry_points(group="rankprune.methods"):
         try:
             plugin.load()
-        except Exception as error:  # a broken plug-in must not take the built-in methods with it
+        except Exception as error:  # a broken plug-in must not disable the built-in methods
             warnings.warn(f"plug-in {plugin.value} is left out ({type(error).__name__}: {error})", stacklevel=3)

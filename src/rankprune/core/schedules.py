@@ -1,4 +1,4 @@
-"""Step -> value, as pure functions; and the one grammar for hyper-parameters and step numbers."""
+"""Pure functions of the optimizer step: schedules of values, spaced rounds, and how steps may be written."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
         name: The setting, for the message.
 
     Raises:
-        ValueError: It is no step of the training.
+        ValueError: It is not a step of the training.
     """
     if isinstance(step, bool):
         raise ValueError(f"{name}={step} is not a step: give an int, a share such as 0.8, or '80%'")
     if isinstance(step, int):
-        found = step
+        number = step
     else:
         try:
             share = float(step.rstrip("%")) / 100 if isinstance(step, str) and step.endswith("%") else float(step)
@@ -43,19 +43,18 @@ def as_step(step: Step, total_steps: int, name: str = "step") -> int:
             raise ValueError(f"{name}={step!r} is not a step: give an int, a share such as 0.8, or '80%'") from None
         if not 0.0 <= share <= 1.0:
             raise ValueError(f"{name}={step!r} is outside the run: a share lies in 0..1 (an int counts steps)")
-        # 0.9 * 10 is 9.000…; the tiny lift keeps shares such as 0.29 * 100 from falling to 28.
-        found = math.floor(share * total_steps + 1e-9)
-    if found < 0:
+        number = math.floor(share * total_steps + 1e-9)  # in floats 0.29 * 100 is 28.999999999999996
+    if number < 0:
         raise ValueError(f"{name}={step!r} lies before the run: steps count from 0")
-    return found
+    return number
 
 
 def check_count(value: object, name: str, of: str) -> None:
     """Raise unless a setting is a positive integer.
 
     Args:
-        value: What was given.
-        name: The setting it was given as.
+        value: The value of the setting.
+        name: The setting.
         of: What it counts, such as "steps".
 
     Raises:
@@ -68,11 +67,11 @@ def check_count(value: object, name: str, of: str) -> None:
 def choose_every(updates: Callable[[int], int], shortest: int = 1) -> int:
     """A period of updates for a training of any length, given how many updates each period would make.
 
-    The authors' 100 steps where that makes 50 updates or more; otherwise the longest period that makes 100, but not
-    less than `shortest` steps unless nothing else fits.
+    The authors' 100 steps if that makes 50 updates or more; otherwise the longest period that makes 100, but not less
+    than `shortest` steps unless nothing else fits.
 
     Args:
-        updates: How many updates a period leads to.
+        updates: Returns how many updates a period leads to.
         shortest: The shortest period that may be chosen.
     """
     if updates(AUTHORS_EVERY) >= 50:
@@ -84,14 +83,14 @@ def choose_every(updates: Callable[[int], int], shortest: int = 1) -> int:
 
 
 def check_share(name: str, share: float) -> None:
-    """Raise unless this is a share above 0.
+    """Raise unless a setting is a share above 0.
 
     Args:
         name: The setting.
-        share: What was given.
+        share: Its value.
 
     Raises:
-        ValueError: It is not a share.
+        ValueError: It is not in (0, 1].
     """
     if not 0.0 < share <= 1.0:
         raise ValueError(f"{name}={share!r} is not a share: give a number in (0, 1]")
@@ -155,37 +154,37 @@ def cyclic(low: float, high: float, steps: int, cycles: int = 1) -> Schedule:
 
 
 def evenly_spaced(first: int, last: int, count: int) -> list[int]:
-    """`count` steps after `first` at even distances, the last at `last`; fewer where there are fewer steps.
+    """`count` evenly spaced steps after `first`, the last at `last`; fewer if there are fewer steps between them.
 
     Args:
-        first: The step that counting starts from.
-        last: The step of the last one.
-        count: How many there are.
+        first: The step before the first interval.
+        last: The last of the steps.
+        count: How many steps.
     """
     return sorted({max(first + 1, first + round((last - first) * j / count)) for j in range(1, count + 1)})
 
 
 def cut_share(weights: int, share: float, rounds: int) -> int:
-    """What is left after `rounds` prunings that each take ceil(share of what is left).
+    """What is left after `rounds` prunings, each of a share of what is left, rounded up.
 
     Args:
-        weights: How many weights there are.
+        weights: How many weights there are at first.
         share: The share that one round cuts.
-        rounds: How many rounds have been made.
+        rounds: How many rounds.
     """
     for _ in range(rounds):
-        weights -= math.ceil(share * weights - 1e-9)
+        weights -= math.ceil(share * weights - 1e-9)  # less rounding errors, which would cut one weight more
     return weights
 
 
 def left_after(total: int, final: int, done: int, rounds: int) -> int:
-    """What is left of `total` after `done` of `rounds` prunings that take equal shares; the last lands on `final`.
+    """What is left of `total` after `done` of `rounds` prunings of equal shares; the last one reaches `final`.
 
     Args:
         total: Weights (or MACs) at first.
         final: Weights (or MACs) at the end.
-        done: Rounds that have been made.
-        rounds: Rounds in all.
+        done: Rounds done.
+        rounds: How many rounds there are.
     """
     share = 1.0 - (final / total) ** (1 / rounds)
     return final if done == rounds else max(final, cut_share(total, share, done))

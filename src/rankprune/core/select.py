@@ -1,12 +1,12 @@
 """Exact selection of the largest scores, within one tensor or over many.
 
-A sample tells between which two scores the cut lies, and what is between them is collected and counted (Floyd and
-Rivest 1975). Where the sample was wrong, and for sharded tensors or unequal costs, the cut is found by radix selection
-on the bits of the scores: two histogram passes for 32-bit floats. Never a concatenation or a sort of all. Ties go by
-(tensor order, flat index), so counts are exact and equal on every rank.
+A sample gives two scores between which the cut lies, and the scores between them are collected (Floyd and Rivest
+1975). If the sample was misleading, and for sharded tensors or unequal costs, the cut is found by radix selection on
+the bits of the scores: two histogram passes for 32-bit floats. Scores are never concatenated or sorted as a whole. Ties
+are broken by (tensor order, flat index), so counts are exact and equal on every rank.
 
-A score is a tensor, or a callable that makes one. A callable is asked once a pass, so that one layer is held at a
-time. Scores are never written to.
+A score is a tensor, or a function that computes one. A function is called once per pass, so that the scores of one
+layer are in memory at a time. Scores are never written to.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from . import masks
 Scores = Tensor | Callable[[], Tensor]
 
 _DIGIT = 16
-_CHUNK = 1 << 17  # temporaries are made this many entries at a time
-_STRIDE = 61  # of the sample; prime, so that it runs through all places of a filter
-_SURE = 4.0  # standard deviations of the sample between the guess and the cut
+_CHUNK = 1 << 17  # entries of a temporary
+_STRIDE = 61  # of the sample; prime, so that it visits all positions of a filter
+_MARGIN = 4.0  # standard deviations of the sample between the guessed bounds and the cut
 
 
 class Shards(Protocol):
@@ -47,7 +47,13 @@ class Shards(Protocol):
 
 
 class Cut(NamedTuple):
-    """Where a selection over several tensors ends: how many entries of each are in, and the last score that is."""
+    """The result of a selection over several tensors.
+
+    Attributes:
+        counts: How many entries of each tensor are selected.
+        spent: The cost of all of them.
+        value: The smallest selected score.
+    """
 
     counts: list[int]
     spent: int
@@ -55,7 +61,7 @@ class Cut(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """What a selection is made among: makers of flat scores, and of each the cost of an entry and its shards."""
+    """What to select from: functions that compute flat scores, and for each the cost of an entry and its shards."""
 
     sources: Sequence[Callable[[], Tensor]]
     costs: Sequence[int]
@@ -64,7 +70,7 @@ class _Scored(NamedTuple):
 
 
 class _End(NamedTuple):
-    """The score at which a budget ends; how many entries of each tensor lie above it, and at it."""
+    """The smallest selected score, and how many entries of each tensor are above it and equal to it."""
 
     value: float
     above: list[int]
@@ -78,8 +84,8 @@ def keep_largest(score: Scores, count: int, shards: Shards | None = None, guess:
         score: The scores, or a function that computes them.
         count: How many entries the mask has.
         shards: How ranks share the tensor, if they do.
-        guess: A score at which the selection may end, such as that of a selection over several tensors: where it does,
-            one pass is enough.
+        guess: A score at which the selection may end, such as that of a selection over several tensors: if it does, one
+            pass is enough.
     """
     values = _take(score)
     if count <= 0:
@@ -87,7 +93,7 @@ def keep_largest(score: Scores, count: int, shards: Shards | None = None, guess:
     if guess is not None and not shards:
         mask = masks.above(values, guess)
         above = masks.count(mask)
-        if above == count - 1:  # the last one in is the score itself, unless another tensor has it
+        if above == count - 1:  # the last selected entry has this score, unless it is in another tensor
             above += _add_ties_(mask, values, guess, 1)
         if above == count:
             return mask
@@ -150,7 +156,7 @@ def _end(scored: _Scored, budget: int) -> _End:
 
 
 def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | None:
-    """Where the budget ends, in two passes; None where that is not where the sample said."""
+    """The end of the budget, in two passes; None if it is not between the bounds that the sample gave."""
     samples, total = [], 0
     for source in sources:
         values = source()
@@ -166,10 +172,10 @@ def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | N
         n_above, part = _split(source(), low, high, few_above=2 * budget < total)
         above.append(n_above)
         between.append(part)
-        if sum(map(len, between)) > max(total // 8, _CHUNK):  # a copy of the scores is what we never make
+        if sum(map(len, between)) > max(total // 8, _CHUNK):  # nearly a copy of the scores: too much memory
             return None
     wanted, found = budget - sum(above), sum(map(len, between))
-    if wanted > found:  # within a long tie at the lower end, or beyond it
+    if wanted > found:  # in a long tie at the lower bound, or below it
         above = [n + len(part) for n, part in zip(above, between)]
         equal = [int(torch.count_nonzero(source() == low)) for source in sources]
         return _End(low, above, equal) if wanted <= found + sum(equal) else None
@@ -181,9 +187,9 @@ def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | N
 
 
 def _split(values: Tensor, low: float, high: float, few_above: bool) -> tuple[int, Tensor]:
-    """How many scores are above `high`, and those above `low` that are not."""
+    """How many scores are above `high`, and the scores in (low, high]."""
     above, between = 0, []
-    for chunk in values.split(_CHUNK):  # the scarcer side first: the rest is asked of few
+    for chunk in values.split(_CHUNK):  # compare with the bound that fewer entries pass first
         if few_above:
             up = chunk[masks.positions(masks.above(chunk, low))]
             between.append(up[up <= high])
@@ -196,18 +202,18 @@ def _split(values: Tensor, low: float, high: float, few_above: bool) -> tuple[in
 
 
 def _guess(sample: Tensor, share: float) -> tuple[float, float]:
-    """Two scores between which the cut lies that keeps this share."""
-    rank, reach = share * len(sample), _SURE * (len(sample) * share * (1 - share)) ** 0.5 + _SURE
-    below, beyond = math.ceil(rank + reach), math.floor(rank - reach)  # from the largest, counted from 1
+    """Two scores between which, very likely, the cut lies that keeps this share."""
+    rank, margin = share * len(sample), _MARGIN * (len(sample) * share * (1 - share)) ** 0.5 + _MARGIN
+    low, high = math.ceil(rank + margin), math.floor(rank - margin)  # ranks in the sample; the largest score has rank 1
 
-    def largest(nth: int) -> float:
-        return float(sample.kthvalue(len(sample) - nth + 1).values)
+    def score_at(rank: int) -> float:
+        return float(sample.kthvalue(len(sample) - rank + 1).values)
 
-    return largest(below) if below <= len(sample) else -math.inf, largest(beyond) if beyond > 0 else math.inf
+    return score_at(low) if low <= len(sample) else -math.inf, score_at(high) if high > 0 else math.inf
 
 
 def _by_radix(scored: _Scored, budget: int) -> _End:
-    """Where the budget ends, digit by digit, and a pass to count what is above."""
+    """The end of the budget, one digit of 16 bits per pass, and a pass to count what is above it."""
     sources, costs, shards, dtype = scored
     bits = torch.finfo(dtype).bits
     prefix: int | None = None
@@ -218,7 +224,7 @@ def _by_radix(scored: _Scored, budget: int) -> _End:
             counts = _histogram(_order_keys_(source().clone()), shift, prefix)
             total = (shard.sum(counts) if shard else counts) * cost + total.to(counts)
         at_or_above = total.flip(0).cumsum(0).flip(0)
-        # The highest digit whose bin no longer fits wholly (the lowest one where all of them fit).
+        # The highest digit whose bin does not fit into the budget as a whole (the lowest digit if all fit).
         digit = max(int(torch.count_nonzero(at_or_above + spent > budget)) - 1, 0)
         spent += int(at_or_above[digit] - total[digit])
         prefix = digit - (1 << (_DIGIT - 1)) if prefix is None else (prefix << _DIGIT) + digit  # keys are signed
@@ -236,7 +242,7 @@ def _by_radix(scored: _Scored, budget: int) -> _End:
 
 
 def _histogram(keys: Tensor, shift: int, prefix: int | None) -> Tensor:
-    """How many keys (that begin with `prefix`) have each value of the next digit."""
+    """Counts of the next digit of the keys that begin with `prefix`."""
     counts = torch.zeros(1 << _DIGIT, dtype=torch.int64, device=keys.device)
     for chunk in keys.split(_CHUNK):
         if prefix is None:
@@ -259,9 +265,9 @@ def _order_keys_(values: Tensor) -> Tensor:
     flat = masks.in_memory_order(values)
     ints = torch.int64 if flat.dtype == torch.float64 else torch.int32
     for chunk in flat.split(_CHUNK):
-        chunk.add_(0.0)  # minus zero ties with zero
+        chunk.add_(0.0)  # turns -0.0 into 0.0, so that the two tie
         raw = chunk.view(ints)
-        # The bits of negative floats run backwards: flip all but the sign.
+        # The bits of negative floats are in reverse order: flip all but the sign.
         raw.bitwise_xor_((raw >> (torch.iinfo(ints).bits - 1)).bitwise_and_(torch.iinfo(ints).max))
     return flat.view(ints)
 

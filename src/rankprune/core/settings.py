@@ -25,7 +25,7 @@ def settings_of(cls: type) -> dict[str, Any]:
         cls: The class of a method, such as `method_info("rpg").cls`.
 
     Returns:
-        Type hints by name. A method takes those of its plan beside its own: `every`, `prune_end`, …
+        Type hints by name. A method takes those of its plan (`every`, `prune_end`, …) as keywords too.
     """
     plan = type(cls.plan)  # type: ignore[attr-defined]
     hints = {**_hints(plan), **_hints(cls)}
@@ -33,13 +33,13 @@ def settings_of(cls: type) -> dict[str, Any]:
 
 
 def check_choices(settings: Any) -> None:
-    """Raise where a field that is declared as a `Literal` holds something else.
+    """Raise if a field that is declared as a `Literal` has another value.
 
     Args:
         settings: A method or a plan.
 
     Raises:
-        ValueError: A field holds a value that is not allowed.
+        ValueError: A field has a value that is not allowed.
     """
     hints = _hints(type(settings))
     for name in field_names(type(settings)):
@@ -50,32 +50,32 @@ def check_choices(settings: Any) -> None:
 
 
 def route_to_plan(cls: type, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the settings that are the plan's (`every`, `prune_end`, …) into `plan`, where they were given beside it.
+    """Move settings of the plan (`every`, `prune_end`, …), given as keywords of the method, into its `plan`.
 
     Args:
         cls: The class of a method.
         settings: What it was called with.
 
     Returns:
-        Settings for the constructor, with the plan's in `plan`.
+        Arguments of the constructor, with those settings in `plan`.
     """
     own = {key: value for key, value in settings.items() if key in field_names(cls)}
     plan = own.get("plan", getattr(cls, "plan", None))
     flat = {key: value for key, value in settings.items() if key not in own}
     if not flat or plan is None or not flat.keys() <= set(field_names(type(plan))):
-        return dict(settings)  # an unknown name: the constructor says so
+        return dict(settings)  # the constructor raises for an unknown name
     return {**own, "plan": replace(plan, **flat)}
 
 
 def create(cls: type, hyper: Mapping[str, Any]) -> Any:
-    """An instance with these hyper-parameters; an unknown one is an error that names the nearest.
+    """A method with these hyper-parameters.
 
     Args:
         cls: The class of a method.
         hyper: Its hyper-parameters and those of its plan.
 
     Raises:
-        ValueError: One of them is unknown.
+        ValueError: One of them is unknown; the message names the nearest.
     """
     known = list(settings_of(cls))
     for key in hyper:
@@ -104,7 +104,7 @@ def explained(cls: type) -> dict[str, str]:
 
 
 def with_inherited_args(cls: type, bases: Iterable[type], settings: Iterable[str]) -> str:
-    """The docstring of a class with an "Args" section for all its settings, each in the words of the nearest base.
+    """The docstring of a class with an "Args" section for all its settings, each explained by the nearest base.
 
     Args:
         cls: The class.
@@ -124,5 +124,5 @@ def with_inherited_args(cls: type, bases: Iterable[type], settings: Iterable[str
 def _hints(cls: type) -> dict[str, Any]:
     try:
         return get_type_hints(cls)
-    except NameError:  # a plug-in that imports names for type checkers only
+    except NameError:  # a plug-in imports names for type checkers only
         return dict.fromkeys(field_names(cls), Any)

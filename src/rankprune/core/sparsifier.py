@@ -1,4 +1,4 @@
-"""All a user touches: `attach`, and the `Sparsifier` it returns. What happens around a step is in `step.py`."""
+"""The public interface: `attach`, and the `Sparsifier` it returns. What happens around a step is in `step.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankprune.openmp import wait_asleep_late
+from rankprune.openmp import limit_spinning_late
 
 from . import checkpoint as _checkpoint
 from .attach import Sources, build_groups, make_report
@@ -20,7 +20,7 @@ from .method import Extra, Group, Method
 from .optimizers import averages, shows_average, unwrap
 from .shards import local
 from .step import StepHooks
-from .summary import Report, Timetable, refills
+from .summary import Report, Timetable, refill_warning
 
 __all__ = ["NotAtTarget", "Sparsifier", "attach"]
 
@@ -56,7 +56,7 @@ def attach(
         sparsity: The share of the prunable weights to cut by the end: 0.98 leaves 2 %.
         total_steps: Optimizer steps of the whole training.
         dense: Weights to leave dense, by glob or by module type.
-        include: Weights to prune that are not by default (embeddings, bare parameters), by glob or by module type.
+        include: Weights to prune that are not pruned by default (embeddings, bare parameters), by glob or module type.
         seed: Of random masks and growth; the same on every rank.
         extras: What composes with any method: objects of `rankprune.extras`.
         example: An input of the model, needed for `budget="macs"` only.
@@ -69,18 +69,18 @@ def attach(
         The sparsifier: masks, step, sparsity, `summary()`, and `finalize()` when training is over.
 
     Raises:
-        ValueError: A setting is wrong; the message names it and the way out. Nothing has been touched then.
+        ValueError: A setting is wrong; the message names it and the way out. Nothing has been changed then.
 
     Example:
         sp = rp.attach(model, optimizer, "rpg", sparsity=0.98, total_steps=10_000)
         # the usual training loop
         print(sp.finalize())
     """
-    wait_asleep_late()
+    limit_spinning_late()
     sources = Sources(model, data, loss_fn, example)
     groups, left_out = build_groups(sources, method, sparsity, total_steps, dense, seed, extras, hyper, include)
-    if refilled := [layer.name for group in groups for layer in group.layers if layer.refills]:
-        warnings.warn(refills(refilled), stacklevel=2)
+    if standardised := [layer.name for group in groups for layer in group.layers if layer.refills]:
+        warnings.warn(refill_warning(standardised), stacklevel=2)
     optimizers = [unwrap(o) for o in (optimizer if isinstance(optimizer, (list, tuple)) else [optimizer])]
     return Sparsifier(optimizers, groups, left_out)
 
@@ -89,10 +89,10 @@ class Sparsifier:
     """What `attach` returns: the masks of a model in training.
 
     Attributes:
-        optimizers: The optimizers it hangs on.
+        optimizers: The optimizers it is attached to.
         groups: The layers of each method, with their budgets.
         layers: All prunable layers.
-        left_out: Why each parameter that is not pruned is left out, by name.
+        left_out: The reason why each other parameter is left out, by name.
     """
 
     def __init__(self, optimizers: list[Optimizer], groups: list[Group], left_out: Mapping[str, str]) -> None:
@@ -121,19 +121,19 @@ class Sparsifier:
 
     @property
     def target(self) -> float:
-        """Share of the weights (of the MACs, with that budget) to be cut by the end."""
+        """Share of the weights (or MACs, with a budget of MACs) to cut by the end."""
         return 1.0 - sum(g.final for g in self.groups) / sum(g.total for g in self.groups)
 
     @property
     def budget(self) -> int:
-        """The declared budget now: a method that is exact at every step has just as many True in its masks."""
+        """The declared budget now: the count of True in the masks of methods that are exact at every step."""
         return sum(g.budget for g in self.groups)
 
     @property
     def explored(self) -> float | None:
         """Share of the weights that were ever active, the R_s of in-time over-parameterisation (Liu et al. 2021).
 
-        Of the weights under methods that start sparse and grow; None where there is none.
+        Over the layers of methods that start sparse and grow; None if there are none.
         """
         layers = [layer for layer in self.layers if "explored" in layer.state]
         active = sum(layer.count(layer.state["explored"] | layer.mask) for layer in layers)
@@ -149,7 +149,7 @@ class Sparsifier:
         return "\n".join([head, *(f"  {entry}" for entry in self.timetable)])
 
     def summary(self) -> Report:
-        """Weights kept per layer, and what was left out and why; prints as a table."""
+        """Weights kept per layer, and what is left out and why; prints as a table."""
         title = f"step {self.step} of {self.groups[0].total_steps}, target sparsity {self.target:.4%}"
         title += f", explored {self.explored:.2%}" if self.explored is not None else ""
         return make_report(self.groups, self.left_out, title)
@@ -179,7 +179,7 @@ class Sparsifier:
         self._hooks.clean()
 
     def detach(self) -> None:
-        """Take the hooks off and leave weights and masks as they are."""
+        """Remove the hooks and leave weights and masks as they are."""
         self._hooks.detach()
 
     def apply_to(self, other: nn.Module) -> None:
@@ -198,7 +198,7 @@ class Sparsifier:
             layer.apply_mask(local(parameters[layer.key].detach()))
 
     def state_dict(self) -> dict[str, Any]:
-        """Clock, packed masks and the methods' state: plain tensors, numbers and strings."""
+        """Step, packed masks and the methods' state, as plain tensors, numbers and strings."""
         self._hooks.end_step()
         return _checkpoint.pack(self.groups, self.step)
 
@@ -213,18 +213,13 @@ class Sparsifier:
             ValueError: It is of another model, or of other methods or settings.
         """
         self._hooks.end_step()
-        self._hooks.clock.steps = _checkpoint.unpack(state, self.groups)
-        self._hooks.dirty = self._hooks.restored = True
-        for layer, values in self._hooks.removed.items():
-            if not self._hooks.rewritten(layer):  # the weights were loaded before attach cut them
-                layer.weight.copy_(values)
-        self._hooks.removed = {}
+        self._hooks.resume(_checkpoint.unpack(state, self.groups))
 
     def finalize(self, project: bool = False) -> Report:
-        """Check that the target is reached exactly, leave true zeros in the weights and take the hooks off.
+        """Check that the target is reached exactly, leave true zeros in the weights and remove the hooks.
 
         Args:
-            project: Where the target is not reached, cut the smallest weights at once instead of raising.
+            project: If the target is not reached, cut the smallest weights at once instead of raising.
 
         Returns:
             The weights kept per layer; prints as a table.
@@ -249,7 +244,7 @@ class Sparsifier:
         return self._report
 
     def _check_trained(self, project: bool) -> None:
-        """Refuse what no training has gone over, and weights that are not numbers."""
+        """Raise if no step was taken, or if a weight is not finite."""
         for group in self.groups:
             updates, name = group.plan.steps, group.method.info.name
             if self.step == 0 and len(updates) and not project:

@@ -1,4 +1,4 @@
-"""One optimizer step: what happens before, in place of and after it, and what is known of the one under way."""
+"""The hooks of one optimizer step: what happens before it, instead of it and after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .clock import Clock, Step, grad_scale, skipped, within_step
+from .clock import Clock, Step, grad_scale, skip_flag, within_step
 from .form import GradientHook, GradientMask, LatentGradient, not_compiled
 from .layer import PrunableLayer, all_finite
 from .method import Extra, Group, Method
@@ -23,26 +23,26 @@ log = logging.getLogger("rankprune")
 
 
 class StepHooks:
-    """The hooks on the optimizers' steps and on the arrival of gradients; a `Sparsifier` holds one."""
+    """The hooks on the steps of optimizers and on the arrival of gradients; a `Sparsifier` has one."""
 
     def __init__(self, optimizers: list[Optimizer], groups: list[Group]) -> None:
         self.optimizers, self.groups = optimizers, groups
         self.layers = [layer for group in groups for layer in group.layers]
         assign(self.layers, optimizers)
         for layer in self.layers:
-            layer.follow()
+            layer.match_weight()
             hooks = (layer.parameter._post_accumulate_grad_hooks or {}).values()
             if any(isinstance(hook, (GradientMask, LatentGradient)) for hook in hooks):
                 raise ValueError(f"{layer.name} is attached already: detach() the first sparsifier before a second one")
         self.clock = Clock()
-        self.dirty = True  # the optimizer's state may be dense: found so at attach, or loaded since
-        self.restored = False  # `load_state_dict` was called and no step taken since
-        self.removed: dict[PrunableLayer, Tensor] = {}  # the weights that attach changed, until the first step
+        self.dirty = True  # the optimizer's state may be dense: it was there before attach, or was loaded
+        self._resumed = False  # `resume` was called, and no step taken since
+        self._before_attach: dict[PrunableLayer, Tensor] = {}  # weights that attach changed; kept until the first step
         self._keeps_zeros = {o: keeps_zeros(o) for o in optimizers}
         self._step: Step | None = None
         self._stepped_since_backward: set[Optimizer] = set()
-        self._lockstep = False  # all optimizers were seen to step on the gradients of one backward pass
-        self._versions: dict[PrunableLayer, int] = {}  # of the weights, to detect writes by other code
+        self._lockstep = False  # all optimizers have stepped on the gradients of one backward pass before
+        self._versions: dict[PrunableLayer, int] = {}  # version counters of the weights, to detect writes by other code
         self._start()
         self._handles: list[Any] = []
         self._gradients: dict[PrunableLayer, GradientHook] = {}
@@ -52,19 +52,20 @@ class StepHooks:
 
     @torch.no_grad()
     def _start(self) -> None:
-        before = {layer: layer.weight.clone() for layer in self.layers}  # a start may change weights as well as masks
+        before = {layer: layer.weight.clone() for layer in self.layers}  # a method's start may change weights too
         try:
             for group in self.groups:
                 group.optimizers = self.optimizers
                 group.start()
                 for layer in group.layers:
                     layer.apply_mask(layer.weight)
-        except BaseException:  # a method's data or loss failed: the groups before it are given their weights back
+        except BaseException:  # a method's data or loss failed: undo what the groups before it did
             for layer, values in before.items():
                 layer.weight.copy_(values)
             raise
-        self.removed = {layer: values for layer, values in before.items() if not torch.equal(values, layer.weight)}
-        self._look()
+        changed = [layer for layer in self.layers if not torch.equal(before[layer], layer.weight)]
+        self._before_attach = {layer: before[layer] for layer in changed}
+        self._record_versions()
 
     def _register(self) -> None:
         for group in self.groups:
@@ -80,10 +81,10 @@ class StepHooks:
             self._handles.append(o.register_step_post_hook(self._after))
             self._handles.append(o.register_load_state_dict_post_hook(self._optimizer_loaded))
             if averages(o) and self.holds_latents(o):
-                self._handles.append(SwitchHook(o, partial(self._latents_in_place, o)))
+                self._handles.append(SwitchHook(o, partial(self._with_latents, o)))
 
     def detach(self) -> None:
-        """Take the hooks off and leave weights and masks as they are."""
+        """Remove the hooks and leave weights and masks as they are."""
         self.end_step()
         for handle in self._handles:
             handle.remove()
@@ -95,7 +96,7 @@ class StepHooks:
         memo[id(self)] = twin
         own = {k: v for k, v in vars(self).items() if k not in ("_handles", "_gradients", "_versions")}
         vars(twin).update(copy.deepcopy(own, memo), _handles=[], _gradients={})
-        twin._look()
+        twin._record_versions()
         if self._handles:
             twin._register()
         return twin
@@ -118,27 +119,28 @@ class StepHooks:
         for group in self.groups:
             evaluate = partial(group.method.evaluate, group, evaluate)
 
-        def with_work() -> Any:  # the gradients exist only after the closure
+        def wrapped() -> Any:  # the gradients exist only after the closure
             result = evaluate()
             self._prepare(optimizer)
             return result
 
-        return ((args[0], with_work, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": with_work})
+        return ((args[0], wrapped, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": wrapped})
 
     @torch.no_grad()
     def _prepare(self, optimizer: Optimizer) -> None:
+        """Called just before an optimizer steps, with its gradients complete."""
         step = self._step
         again = step is not None and (optimizer in step.stepped or bool(step.swapped))
         if again or (self._lockstep and not self._stepped_since_backward):
-            self.end_step()  # the other optimizers did not take part in that step, or it failed
+            self.end_step()  # the other optimizers took no part in the step before, or it failed
         if self._step is None or not self._step.stepped:
             self._step = self._begin(optimizer)
         step = self._step
         if step.replaced:
-            held = [(p, p.grad) for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-            for parameter, _ in held:
-                parameter.grad = None  # no optimizer touches a parameter without one
-            step.stashed[optimizer] = held
+            grads = [(p, p.grad) for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+            for parameter, _ in grads:
+                parameter.grad = None  # no optimizer changes a parameter without a gradient
+            step.stashed[optimizer] = grads
             return
         for group, layer in self._of(optimizer):
             group.form.before(layer, self._gradients[layer], group in step.updating)
@@ -146,37 +148,38 @@ class StepHooks:
                 step.swapped[layer] = group
             for extra in group.extras:
                 extra.before_step(layer)
-        self._let_methods_add(optimizer)
+        self._add_method_gradients(optimizer)
 
     def _begin(self, optimizer: Optimizer) -> Step:
-        self.removed = {}
+        """Begin a step, and make the mask updates that replace it."""
+        self._before_attach = {}
         for layer in self.layers:
-            layer.follow()
-        if self.dirty or any(self.rewritten(layer) for layer in self.layers):
+            layer.match_weight()
+        if self.dirty or any(self._rewritten(layer) for layer in self.layers):
             self.clean()
-        step = Step([group for group in self.groups if self._due(group)], skipped(optimizer))
+        step = Step([group for group in self.groups if self._due(group)], skip_flag(optimizer))
         if step.updating and step.skipped is not None:
             if step.skipped.item():
                 step.updating = []
             else:
-                step.skipped = None  # looked at: the step is taken
+                step.skipped = None  # the flag has been read: the step is taken
         early = [group for group in step.updating if group.method.replaces_optimizer_step()]
         if early and not self._update(early):
             step.updating = [group for group in step.updating if group not in early]
         return step
 
-    def _let_methods_add(self, optimizer: Optimizer) -> None:
+    def _add_method_gradients(self, optimizer: Optimizer) -> None:
         """Let the methods add to the gradients of this optimizer's weights, in the weights' own precision."""
         for group in self.groups:
             every = group.method.before_every()
             if not every or (step := self.clock.steps + 1) % every:
                 continue
-            mine = [layer for layer in group.layers if layer.optimizer is optimizer]
+            layers = [layer for layer in group.layers if layer.optimizer is optimizer]
             with group.own_precision():
-                for layer in mine:
+                for layer in layers:
                     layer.grad_scale = grad_scale(optimizer)
-                group.method.before_step(mine, group, step)
-                for layer in mine:
+                group.method.before_step(layers, group, step)
+                for layer in layers:
                     layer.grad_scale = None
 
     # -- after an optimizer step ------------------------------------------------------------------------------------
@@ -192,12 +195,12 @@ class StepHooks:
         if not step.replaced:
             others_follow = len(step.stepped) + 1 < len(self.optimizers)
             for group, layer in self._of(optimizer):
-                self._after_step(group, layer, skipped(optimizer))
+                self._after_step(group, layer, skip_flag(optimizer))
                 group.form.after(layer, group in step.updating, self._keeps_zeros[optimizer])
                 step.swapped.pop(layer, None)
                 if others_follow:
-                    group.form.show(layer)  # the network may be run before the other optimizers step
-            self._after_step_dense(optimizer, skipped(optimizer))
+                    group.form.write_effective(layer)  # the network may be run before the other optimizers step
+            self._after_step_dense(optimizer, skip_flag(optimizer))
         step.stepped.append(optimizer)
         self._stepped_since_backward.add(optimizer)
         self._lockstep |= len(self._stepped_since_backward) == len(self.optimizers)
@@ -205,7 +208,7 @@ class StepHooks:
             self._finish(step)
 
     def _after_step(self, group: Group, layer: PrunableLayer, flag: Tensor | None) -> None:
-        """Run `after_step` of method and extras; undone, without reading the flag, if the step was skipped."""
+        """Run `after_step` of method and extras, and undo it, without reading the flag, if the step was skipped."""
         calls = [e.after_step for e in group.extras if type(e).after_step is not Extra.after_step]
         own = type(group.method).after_step is not Method.after_step
         before = layer.weight.clone() if flag is not None and (own or calls) else None
@@ -217,8 +220,8 @@ class StepHooks:
             layer.weight.copy_(torch.where(flag.to(before.device) != 0, before, layer.weight))
 
     def _after_step_dense(self, optimizer: Optimizer, flag: Tensor | None) -> None:
-        """What extras do to the parameters of this optimizer that are not pruned: one extra of a kind is enough."""
-        extras = {type(e): e for group in reversed(self.groups) for e in group.extras}
+        """Run `after_step_dense` of the extras on this optimizer's parameters that are not pruned."""
+        extras = {type(e): e for group in reversed(self.groups) for e in group.extras}  # once per type of extra
         calls = [e.after_step_dense for e in extras.values() if type(e).after_step_dense is not Extra.after_step_dense]
         pruned = {layer.parameter for layer in self.layers} if calls else set()
         for settings in optimizer.param_groups if calls else ():
@@ -238,24 +241,24 @@ class StepHooks:
             self._update(late)
         for group in self.groups:
             for layer in group.layers:
-                group.form.show(layer)
+                group.form.write_effective(layer)
         self.clock.tick(step.skipped)
-        self._look()
+        self._record_versions()
 
     @torch.no_grad()
     def end_step(self) -> None:
-        """End the step under way: the optimizers that have not taken part yet will not, or one of them failed."""
+        """End the step under way without the optimizers that have not stepped yet."""
         step, self._step = self._step, None
         if step is None:
             return
         for layer, group in step.swapped.items():
-            group.form.show(layer)
+            group.form.write_effective(layer)
             self._versions[layer] = layer.parameter._version
         if step.stepped:
             self._finish(step)
 
     def _update(self, groups: list[Group]) -> bool:
-        """Let the methods move their masks; False, with the old masks, where a weight or gradient is not finite."""
+        """Let the methods update their masks; False, with the old masks, if a weight or gradient is not finite."""
         if not all_finite([layer for group in groups for layer in group.layers]):
             if not groups[0].retry:
                 log.warning("step %d: a weight or gradient is not finite, the mask update waits", self.clock.steps + 1)
@@ -280,38 +283,48 @@ class StepHooks:
         self.dirty = True
 
     @contextmanager
-    def _latents_in_place(self, optimizer: Optimizer) -> Iterator[None]:
-        """Latents in the weights' place while an optimizer moves them; then their images again."""
-        mine = [(layer, group.form) for group, layer in self._of(optimizer) if group.form.holds_latents]
+    def _with_latents(self, optimizer: Optimizer) -> Iterator[None]:
+        """The parameters hold their latents while an optimizer moves them, and the effective weights afterwards."""
+        latents = [(layer, group.form) for group, layer in self._of(optimizer) if group.form.holds_latents]
         with torch.no_grad():
             self.end_step()
-            for layer, _ in mine:
+            for layer, _ in latents:
                 layer.weight.copy_(layer.state["latent"])
             yield
-            for layer, form in mine:
+            for layer, form in latents:
                 layer.state["latent"].copy_(layer.weight)
-                form.show(layer)
+                form.write_effective(layer)
                 self._versions[layer] = layer.parameter._version
 
-    def rewritten(self, layer: PrunableLayer) -> bool:
-        """Whether the weight was written by other code since `_look`, such as by loading a checkpoint.
+    @torch.no_grad()
+    def resume(self, step: int) -> None:
+        """Go on from this step with masks and state that were loaded.
 
         Args:
-            layer: The layer.
+            step: Optimizer steps taken.
         """
+        self.clock.steps = step
+        self.dirty = self._resumed = True
+        for layer, values in self._before_attach.items():
+            if not self._rewritten(layer):  # the weights were loaded before attach, which then pruned them
+                layer.weight.copy_(values)
+        self._before_attach = {}
+
+    def _rewritten(self, layer: PrunableLayer) -> bool:
+        """Whether other code has written to the weight since the last step, by loading a checkpoint for example."""
         return self._versions[layer] != layer.parameter._version
 
-    def _look(self) -> None:
+    def _record_versions(self) -> None:
         self._versions = {layer: layer.parameter._version for layer in self.layers}
 
     @torch.no_grad()
     def clean(self) -> None:
-        """Restore zeros outside the masks, after other code wrote weights or optimizer state."""
+        """Restore zeros outside the masks, after other code wrote to weights or optimizer state."""
         for group in self.groups:
             for layer in group.layers:
-                group.form.follow(layer, self.rewritten(layer) and not self.restored)
-        self.dirty = self.restored = False
-        self._look()
+                group.form.resync(layer, self._rewritten(layer) and not self._resumed)
+        self.dirty = self._resumed = False
+        self._record_versions()
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
@@ -324,13 +337,13 @@ class StepHooks:
         return any(group.form.holds_latents for group, _ in self._of(optimizer))
 
     def _due(self, group: Group, within: int = 1) -> bool:
-        """Whether the next step (or one of several) moves this group's masks."""
+        """Whether one of the next `within` steps updates this group's masks."""
         return group.retry or self.clock.due(group.plan.steps, within)
 
     def _wants_dense(self, group: Group) -> bool:
         """Whether the step that a gradient arrives for needs the dense gradient of this group.
 
-        With several optimizers that is the current step or, if the others take no part in it, the next.
+        With several optimizers that is the step under way or, if the others take no part in it, the next one.
         """
         self._stepped_since_backward.clear()
         within = 2 if self._step is not None and self._step.stepped else 1

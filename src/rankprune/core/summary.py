@@ -1,4 +1,4 @@
-"""What a person reads about the sparsity of a model."""
+"""Reports for people: counts per layer, timetables of updates, plain text tables."""
 
 from __future__ import annotations
 
@@ -9,33 +9,54 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class LayerCount:
+    """How many weights one layer keeps.
+
+    Attributes:
+        name: The name of the weight, as in `named_parameters()`.
+        shape: Its shape.
+        total: How many weights it has.
+        kept: How many of them stay.
+        method: The method that prunes it.
+        rows: Output units.
+        refills: Whether the layer's forward turns zeros of the weight into other values.
+    """
+
     name: str
     shape: tuple[int, ...]
     total: int
     kept: int
     method: str = ""
-    rows: int = 1  # output units
-    refills: bool = False  # the layer's forward turns zeros of the weight into other values
+    rows: int = 1
+    refills: bool = False
 
     @property
     def sparsity(self) -> float:
+        """Share of the weights that is cut."""
         return 1.0 - self.kept / self.total
 
     @property
     def collapsed(self) -> bool:
-        """Fewer weights than one for every ten rows, so that hardly any signal passes."""
+        """Whether there is less than one weight for every ten rows, so that hardly any signal passes."""
         return 10 * self.kept < self.rows
 
 
 @dataclass(frozen=True)
 class Report:
-    """Counts per layer; prints as a table."""
+    """Counts per layer; prints as a table.
+
+    Attributes:
+        layers: One entry per prunable weight.
+        left_out: The reason why each other parameter is left out, by name.
+        title: A line above the table.
+        parameters: The number of parameters of the whole model, with biases and norms.
+        shapes: The shapes of the parameters that are left out, by name.
+    """
 
     layers: Sequence[LayerCount]
     left_out: Mapping[str, str] = field(default_factory=dict)
     title: str = ""
-    parameters: int = 0  # of the whole model, biases and norms among them
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of what was left out
+    parameters: int = 0
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def model_sparsity(self) -> float:
@@ -44,28 +65,31 @@ class Report:
 
     @property
     def warnings(self) -> list[str]:
-        """What makes the sparsity other than it looks, by the names of the layers."""
-        found = []
-        if empty := [layer for layer in self.layers if layer.collapsed]:
-            names = _some([f"{x.name} ({x.kept:,} of {x.total:,} for {x.rows:,} rows)" for x in empty])
-            found.append(
+        """One sentence for each thing that makes the sparse model worse or slower than its sparsity suggests."""
+        sentences = []
+        if collapsed := [layer for layer in self.layers if layer.collapsed]:
+            names = _some([f"{x.name} ({x.kept:,} of {x.total:,} for {x.rows:,} rows)" for x in collapsed])
+            sentences.append(
                 f"nearly empty, so that next to nothing passes: {names}; use distribution='lamp' or 'erk', "
                 f"add the extra rank_floor, or keep them with dense="
             )
-        if refilled := [layer.name for layer in self.layers if layer.refills]:
-            found.append(refills(refilled))
-        return found
+        if standardised := [layer.name for layer in self.layers if layer.refills]:
+            sentences.append(refill_warning(standardised))
+        return sentences
 
     @property
     def total(self) -> int:
+        """Prunable weights."""
         return sum(layer.total for layer in self.layers)
 
     @property
     def kept(self) -> int:
+        """Prunable weights that stay."""
         return sum(layer.kept for layer in self.layers)
 
     @property
     def sparsity(self) -> float:
+        """Share of the prunable weights that is cut."""
         return 1.0 - self.kept / self.total
 
     def __str__(self) -> str:
@@ -86,8 +110,8 @@ class Report:
         return name if shape is None else f"{name} {'×'.join(map(str, shape))}, {math.prod(shape):,} weights"
 
 
-def refills(names: Sequence[str]) -> str:
-    """What is said of layers that standardise their weight.
+def refill_warning(names: Sequence[str]) -> str:
+    """The warning for layers that standardise their weight.
 
     Args:
         names: The layers.
@@ -105,15 +129,25 @@ def _some(names: Sequence[str], most: int = 5) -> str:
 
 @dataclass(frozen=True)
 class Timetable:
-    """When a method updates its masks, in optimizer steps from 1."""
+    """When a method updates its masks, in optimizer steps from 1.
+
+    Attributes:
+        method: The name of the method.
+        updates: How many updates there are.
+        first: The step of the first one.
+        last: The step of the last one.
+        reached: The step whose update reaches the final sparsity; 0 at attach.
+        total_steps: Optimizer steps of the training.
+        every: The period, if there is one.
+    """
 
     method: str
     updates: int
     first: int
     last: int
-    reached: int  # the step whose update reaches the final sparsity; 0 at attach
+    reached: int
     total_steps: int
-    every: int | None = None  # the period, where there is one
+    every: int | None = None
 
     @property
     def settled(self) -> int:
@@ -132,13 +166,13 @@ class Timetable:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: str = "kept of sparsity") -> list[str]:
-    """Plain aligned columns; those named in `right` are flush right.
+    """The lines of a table with aligned columns.
 
     Args:
         head: The headings.
         rows: The cells, as text.
-        right: Columns that are set flush right.
+        right: The headings of the right-aligned columns, separated by spaces.
     """
     widths = [max(len(str(row[i])) for row in (head, *rows)) for i in range(len(head))]
-    flush = [str.rjust if name in right.split() else str.ljust for name in head]
-    return ["  ".join(f(str(v), w) for f, v, w in zip(flush, row, widths)).rstrip() for row in (head, *rows)]
+    aligned = [str.rjust if name in right.split() else str.ljust for name in head]
+    return ["  ".join(pad(str(v), w) for pad, v, w in zip(aligned, row, widths)).rstrip() for row in (head, *rows)]

@@ -1,4 +1,4 @@
-"""Time for what was grown: hold a new weight through the next updates."""
+"""Grace: a grown weight is protected during the next updates."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rankprune.core.method import DropGrow, Extra, Group, Method, PrunableLayer
 from rankprune.core.schedules import check_share
 from rankprune.core.select import keep_largest, select
 
-_OUT = -1  # in a layer's state: not in the mask. Else the number of updates through which it is still held.
+_OUT = -1  # in a layer's state: not in the mask. Otherwise the number of updates during which it is still protected
 
 
 @dataclass
 class Grace(Extra):
-    """Hold a grown weight through the next `updates` mask updates, whatever its magnitude.
+    """Keep a grown weight through the next `updates` mask updates, whatever its magnitude.
 
-    It starts from 0 and is measured against trained weights at the next update, under a budget that falls: without time
-    most of what is grown is cut again before it is worth anything, and what steers growth steers little. Where more
-    than `most` of the weights would be held, the largest of them are.
+    A grown weight starts from 0 and is compared with trained weights at the next update, under a falling budget:
+    without protection most grown weights are cut again before they are trained, and the growth criterion has little
+    effect. If more than the share `most` of the weights would be protected, only the largest of them are.
     """
 
     name: ClassVar[str] = "grace"
@@ -46,10 +46,10 @@ class Grace(Extra):
             born = layer.mask & (left == _OUT)
             left = torch.where(born, self.updates, (left - 1).clamp_min(0))
             layer.state["grace"] = torch.where(layer.mask, left, _OUT).to(torch.int8)
-        held = {layer: layer.state["grace"] > 0 for layer in group.layers}
+        protected = {layer: layer.state["grace"] > 0 for layer in group.layers}
         limit = int(self.most * sum(layer.kept() for layer in group.layers))
-        if sum(layer.count(mask) for layer, mask in held.items()) <= limit:
-            return held
-        sizes = [torch.where(mask, layer.weight.abs().float(), -torch.inf) for layer, mask in held.items()]
-        counts = select(sizes, limit, shards=[layer.shards for layer in held]).counts
-        return {layer: keep_largest(size, n, layer.shards) for layer, size, n in zip(held, sizes, counts)}
+        if sum(layer.count(mask) for layer, mask in protected.items()) <= limit:
+            return protected
+        sizes = [torch.where(mask, layer.weight.abs().float(), -torch.inf) for layer, mask in protected.items()]
+        counts = select(sizes, limit, shards=[layer.shards for layer in protected]).counts
+        return {layer: keep_largest(size, n, layer.shards) for layer, size, n in zip(protected, sizes, counts)}

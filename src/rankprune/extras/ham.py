@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from rankprune.core.method import Extra, PrunableLayer
 from rankprune.core.shards import is_sharded, local
 
-LARGEST = 1000.0  # norm of a tensor
+MAX_NORM = 1000.0  # of a tensor
 
 
 @dataclass
 class HAM(Extra):
     """After each optimizer step, w ← w · exp(−lr (α sign(w) g + β)): faster where |w| is large, freer near 0.
 
-    The limit of small steps is dw = −(1 + α|w|) g dt − β w dt. Zeros stay zero. A latent method has its latents moved.
-    As with its authors every tensor of two dimensions or more is moved, pruned or not, and a norm above 1000 is scaled
-    back to it.
+    The limit of small steps is dw = −(1 + α|w|) g dt − β w dt. Zeros stay zero. With a latent method it moves the
+    latents. As in the authors' code every tensor of two dimensions or more is moved, pruned or not, and a tensor whose
+    norm exceeds 1000 is scaled back to it.
     """
 
     name: ClassVar[str] = "ham"
@@ -53,5 +53,5 @@ class HAM(Extra):
 
 
 def _limit(weight: Tensor, square: Tensor) -> None:
-    """Scale a tensor whose norm, of which this is the square, is too large; nothing is read from the device."""
-    weight.mul_((LARGEST / square.sqrt().clamp_min(LARGEST)).to(weight))
+    """Scale a tensor down if its norm, given squared, exceeds MAX_NORM; without a device sync."""
+    weight.mul_((MAX_NORM / square.sqrt().clamp_min(MAX_NORM)).to(weight))

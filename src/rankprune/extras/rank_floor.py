@@ -1,4 +1,4 @@
-"""A floor under the rank: reserve the weights without which a layer cannot have it."""
+"""A floor under the structural rank: reserves the weights that a layer needs for it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rankprune.core.select import keep_largest
 
 @dataclass
 class RankFloor(Extra):
-    """Hold the largest weights that give each layer its structural rank before the rest of the budget is spent.
+    """Reserve the largest weights that give each layer its structural rank, before the rest of the budget is spent.
 
     The rank of a layer is at most the largest matching of its mask, and a dead row can be revived neither by magnitude
-    nor by the rank gradient, which is exactly 0 there. `cover` says what is held: "row" the largest weight of every
-    output row, "row+column" that of every input channel as well, "matching" one weight a row or column, no two in the
-    same (full structural rank). `share` holds the largest part of it. Where it needs more than `most` of the final
-    budget, all layers get the same cap: a net is as wide as its narrowest layer, and a class without a weight is lost.
-    A new choice is made at every `every`-th step.
+    nor by the rank gradient, which is exactly 0 there. `cover` is what is reserved: "row", the largest weight of every
+    output row; "row+column", that of every input channel too; "matching", min(m, n) weights of which no two share a row
+    or column (full structural rank). `share` reserves only the largest part of it. If it needs more than `most` of the
+    final budget, all layers get the same cap: a network is as wide as its narrowest layer, and a class without a weight
+    is lost. The choice is made again at every `every`-th step.
     """
 
     name: ClassVar[str] = "rank_floor"
@@ -41,8 +41,7 @@ class RankFloor(Extra):
         check_count(self.every, "every", "steps")
 
     def reserve(self, group: Group) -> Mapping[PrunableLayer, Tensor]:
-        stale = [s for s in group.layers if "floor" not in s.state or group.step % self.every == 0]
-        if stale:
+        if group.step % self.every == 0 or any("floor" not in layer.state for layer in group.layers):
             self._choose(group)
         return {layer: layer.part(_as_mask(layer)) for layer in group.layers}
 
@@ -52,19 +51,19 @@ class RankFloor(Extra):
         covers = {layer: _COVERS[self.cover](layer.matrix(ranked[layer])) for layer in group.layers}
         counts = {layer: int(self.share * int(cover.sum()) + 1e-9) for layer, cover in covers.items()}
         for layer, cover in covers.items():
-            # A method that only cuts cannot bring a weight back: the old choice holds where the new one would need to.
-            gone = cover & ~layer.matrix(layer.whole(layer.mask))
-            if isinstance(group.method, Score) and "floor" in layer.state and bool(gone.any()):
+            # A method that only cuts cannot bring a weight back: if the new choice needs one, the old choice stays.
+            missing = cover & ~layer.matrix(layer.whole(layer.mask))
+            if isinstance(group.method, Score) and "floor" in layer.state and bool(missing.any()):
                 covers[layer] = layer.matrix(_as_mask(layer))
-                counts[layer] = layer.state["floor"].numel()  # it is the share already
+                counts[layer] = layer.state["floor"].numel()  # `share` was applied to it already
         cap = _cap([(count, layer.cost) for layer, count in counts.items()], self.most * group.final)
         for layer, cover in covers.items():
-            at = layer.like(cover).reshape(-1).nonzero().view(-1)
-            layer.state["floor"] = at[keep_largest(ranked[layer].reshape(-1)[at], min(counts[layer], cap))]
+            index = layer.like(cover).reshape(-1).nonzero().view(-1)  # flat positions in the weight
+            layer.state["floor"] = index[keep_largest(ranked[layer].reshape(-1)[index], min(counts[layer], cap))]
 
 
 def candidates(layer: PrunableLayer) -> Tensor:
-    """What a weight is worth to the floor: its magnitude; where it is out and has none, its gradient, always below.
+    """What a weight is worth to the floor: its magnitude; outside the mask its gradient, scaled below all magnitudes.
 
     Args:
         layer: The layer.
@@ -79,7 +78,10 @@ def candidates(layer: PrunableLayer) -> Tensor:
 
 
 def _cap(wanted: Sequence[tuple[int, int]], limit: float) -> int:
-    """The largest that as a cap on every layer keeps the cost within the limit; wanted: counts and unit costs."""
+    """The largest cap on the count of every layer at which the cost stays within the limit.
+
+    `wanted` has the count of each layer and the cost of one of its weights.
+    """
     most = max((count for count, _ in wanted), default=0)
     return bisect_right(range(most + 1), limit, key=lambda cap: sum(min(n, cap) * cost for n, cost in wanted)) - 1
 
@@ -110,7 +112,7 @@ def row_and_column_cover(values: Tensor) -> Tensor:
 
 
 def matching_cover(values: Tensor) -> Tensor:
-    """A matching of min(m, n) entries, the largest first: greedy, by rounds of those that lead their row and column.
+    """A greedy matching of min(m, n) entries: in each round, those that are the largest of their row and column.
 
     Args:
         values: What each weight is worth, as a matrix.

@@ -1,4 +1,4 @@
-"""The rank gradient as a signal to grow inside latent methods, which have no grow step."""
+"""The rank gradient in latent methods, which have no growth step it could steer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from rankprune.core.shards import local
 
 @dataclass
 class RankSteer(Extra):
-    """Every `every` steps, push the latents of cut weights along the rank gradient, κ times as hard as their own does.
+    """Every `every` steps, add the rank gradient to the gradient of cut latents, with κ times its root mean square.
 
-    At a cut position the rank gradient is 2 Trun_k(W̄)/‖W‖. The push is scale-free (by root mean squares) and works only
-    while a layer is sparse enough (`above`).
+    At a cut position the rank gradient is 2 Trun_k(W̄)/‖W‖. Layers are left alone until their sparsity is `above`.
     """
 
     name: ClassVar[str] = "rank_steer"

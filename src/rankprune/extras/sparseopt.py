@@ -37,7 +37,7 @@ class SparseOpt(Extra):
             layer: The layer.
         """
         rows = layer.matrix(layer.mask)  # (out, in, *kernel)
-        density, share = rows.flatten(1).float().mean(1), layer.mask.float().mean()  # on the device: none waits
+        density, share = rows.flatten(1).float().mean(1), layer.mask.float().mean()  # tensors: no device sync
         if layer.shards:  # each row is on one rank, unless the weight is transposed; the layer is on several
             share = layer.shards.sum(layer.mask.float().sum()) / layer.numel
             if layer.transposed:

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankprune.core.method import DropGrow, Extra, Group, Method, PrunableLayer
 
 AFTER = (1, 3, 10)  # updates after which a grown weight is looked for
-_OUT = -1  # in a layer's state: not in the mask. Else the number of the update that grew the weight; 0: the start.
+_OUT = -1  # in a layer's state: not in the mask. Otherwise the number of the update that grew the weight; 0: attach
 
 
 class Survival(Extra):
@@ -34,7 +34,7 @@ class Survival(Extra):
         return {}
 
     def look(self, group: Group) -> None:
-        """Take down what the last update grew, and which of the weights grown earlier are still active.
+        """Record what the last update grew, and which of the weights grown earlier are still active.
 
         Args:
             group: The layers of one method.
@@ -70,9 +70,9 @@ class Survival(Extra):
         table = group.state.get("survival")
         if table is None:
             return {}
-        found = {}
+        shares = {}
         for i, after in enumerate(AFTER):
             counted = table[1 + int(since * len(table)) : len(table) - 1 - after]
             if int(counted[:, 0].sum()):
-                found[str(after)] = float(counted[:, 1 + i].sum()) / float(counted[:, 0].sum())
-        return found
+                shares[str(after)] = float(counted[:, 1 + i].sum()) / float(counted[:, 0].sum())
+        return shares

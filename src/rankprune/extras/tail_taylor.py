@@ -1,4 +1,4 @@
-"""Rank on the prune side: keep the weights that carry the tail of the spectrum."""
+"""The rank as a pruning criterion: keep the weights that carry the tail of the spectrum."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rankprune.core.method import Extra, PrunableLayer
 class TailTaylor(Extra):
     """Rank the weights of a layer by (1 − μ) w̄² + μ w̄ R / ρ instead of |w|, R the part of W̄ beyond rank k.
 
-    Both parts sum to 1 over the layer: w̄ R splits the tail energy ρ over the weights, and cutting w costs about twice
-    its part. How many weights a layer keeps stays with the method. μ = 0 is magnitude.
+    Both terms sum to 1 over the layer: w̄ R distributes the tail energy ρ over the weights, and cutting w costs about
+    twice its part. How many weights a layer keeps is left to the method. μ = 0 is magnitude.
     """
 
     name: ClassVar[str] = "tail_taylor"
@@ -43,7 +43,7 @@ def unit_and_tail(weight: Tensor, delta: float) -> tuple[Tensor, Tensor]:
 
     Args:
         weight: W, with one row per output unit.
-        delta: δ̃, the share of energy beyond the rank k.
+        delta: δ̃, the target for the share of energy beyond rank k.
     """
     norm = weight.norm()
     if not float(norm):

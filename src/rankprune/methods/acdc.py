@@ -21,8 +21,8 @@ from rankprune.core.plan import Phases, Plan
 class ACDC(Score, PhasesKeywords):
     """Train dense and sparse in turns, with the largest weights of all in each sparse phase, and end sparse.
 
-    At a restore the weights that were out return at 0 and all momentum restarts; within a sparse phase the mask stands.
-    The phases are shares of training: the authors' 100 epochs, stretched to any length. The last prune is exact.
+    At the start of a dense phase the cut weights return at 0 and all momentum restarts; within a sparse phase the mask
+    is fixed. The phases are shares of training: the authors' 100 epochs, scaled to any length.
     """
 
     cost: ClassVar[TrainingCost | None] = TrainingCost(step="1 and f in turns")

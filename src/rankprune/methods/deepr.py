@@ -12,7 +12,7 @@ from rankprune.core.method import Group, Method, PrunableLayer, register
 from rankprune.core.plan import EveryStep, Plan
 from rankprune.core.schedules import Value, value_at
 
-NEWBORN = 1e-12
+NEWBORN = 1e-12  # what a woken weight starts at: its sign must be defined
 
 
 @register(
@@ -49,8 +49,8 @@ class DeepR(Method, EveryStepKeywords):
             layer.state["sign"] = torch.where(layer.weight < 0, -1, 1).to(torch.int8)
             layer.state["count"] = count
             if self.soft:
-                # Dormant ones start spread evenly down to the wall, as if they had walked there already; 1 stands for
-                # the wall itself, since how far that is is not known before the first step.
+                # Dormant θ start spread evenly down to the wall, as if they had walked there already, in units of the
+                # distance to the wall, which is not known before the first step.
                 layer.state["theta"] = -layer.random("dormant").to(layer.weight)
                 layer.state["wall"] = 1.0
 
@@ -63,13 +63,13 @@ class DeepR(Method, EveryStepKeywords):
             if not self.soft:
                 self._rewire(group, layer, theta)
             elif group.step < group.plan.steps[-1]:
-                self._show(layer, theta, theta > 0)
+                self._write(layer, theta, theta > 0)
             else:
-                self._show(layer, theta, group.keep(layer, lambda _: theta, layer.state["count"]))  # noqa: B023
+                self._write(layer, theta, group.keep(layer, lambda _: theta, layer.state["count"]))  # noqa: B023
         group.budget = group.spent()
 
     def _walked(self, layer: PrunableLayer) -> Tensor:
-        """θ after decay and noise: of the active ones, and of the dormant ones too where these walk (soft)."""
+        """θ after decay and noise: of the active weights, and in the soft form of the dormant ones too."""
         theta, rate, scale = layer.state["sign"] * layer.weight, layer.lr, value_at(self.noise, layer.step)
         theta.sub_(rate * self.l1)
         wall = self._wall(layer, rate, scale) if self.soft else 0.0
@@ -80,29 +80,33 @@ class DeepR(Method, EveryStepKeywords):
         return theta.clamp_min_(-wall) if self.soft else theta
 
     def _wall(self, layer: PrunableLayer, rate: float, scale: float) -> float:
-        """Where dormant θ are stopped: mass 1/β above 0 (density exp(-βθ), β = l1/T, T = lr σ²/2) and `wall` below."""
+        """How far below 0 dormant θ are stopped, such that the right share is active on average.
+
+        The stationary density of θ is exp(-βθ) above 0, with β = l1/T and T = lr σ²/2: mass 1/β. Below 0 it is 1, with
+        mass `wall`.
+        """
         share = layer.state["count"] / layer.numel
         return (1 - share) / share * rate * scale**2 / (2 * self.l1)
 
     def _rescaled(self, layer: PrunableLayer, wall: float) -> Tensor:
-        """Dormant θ, moved with the wall, which follows the learning rate and the noise, to stay spread over it."""
+        """Dormant θ, rescaled with the wall, which changes with the learning rate and the noise."""
         previous = layer.state["wall"]
-        if wall <= 0:  # no step and no noise: they rest
+        if wall <= 0:  # the learning rate or the noise is 0: they do not move
             return layer.state["theta"]
         layer.state["wall"] = wall
         return layer.state["theta"] * (wall / previous)
 
     def _rewire(self, group: Group, layer: PrunableLayer, theta: Tensor) -> None:
-        """Dormant where θ <= 0; as many wake, anywhere, with their own sign and almost 0."""
+        """Weights with θ <= 0 fall dormant; as many wake at random, with their own sign and almost 0."""
         alive = layer.mask & (theta > 0)
         missing = layer.state["count"] - layer.count(alive)
-        self._show(layer, theta, alive)
+        self._write(layer, theta, alive)
         if missing:
             layer.apply_mask_to_weight_and_state()  # one that wakes at once has no momentum left
             woken = group.keep(layer, PrunableLayer.random, missing, without=alive)
-            self._show(layer, theta.masked_fill_(woken, 0.0), alive | woken)
+            self._write(layer, theta.masked_fill_(woken, 0.0), alive | woken)
 
-    def _show(self, layer: PrunableLayer, theta: Tensor, mask: Tensor) -> None:
+    def _write(self, layer: PrunableLayer, theta: Tensor, mask: Tensor) -> None:
         layer.mask.copy_(mask)
         layer.weight.copy_(layer.state["sign"] * theta.clamp_min(NEWBORN))
         layer.apply_mask(layer.weight)

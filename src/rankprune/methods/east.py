@@ -55,7 +55,7 @@ class Cycles(Periodic):
 
 @plan_keywords(kw_only=True)
 class CyclesKeywords(PeriodicKeywords):
-    """Those of `Cycles`."""
+    """The keywords of `Cycles`."""
 
     cycles: int = of_plan()
     peak: float = of_plan()

@@ -43,7 +43,7 @@ class GradualWithRegrowth(Gradual):
 
 @plan_keywords(kw_only=True)
 class GradualWithRegrowthKeywords(GradualKeywords):
-    """Those of `GradualWithRegrowth`."""
+    """The keywords of `GradualWithRegrowth`."""
 
     start_density: float = of_plan()
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import AtOnce, Plan
 from rankprune.core.schedules import check_count
-from rankprune.methods.shared.probe import agree, batches, gradients, probing, refuse_shards
+from rankprune.methods.shared.probe import average_over_ranks, batches, gradients, probing, refuse_shards
 
 
 @register(
@@ -55,20 +55,20 @@ class GraSP(Score):
         first = [torch.zeros_like(layer.weight) for layer in group.layers]
         second = [torch.zeros_like(layer.weight) for layer in group.layers]
         with probing(group, training=True) as model:
-            held = [part for batch in batches(group, self.batches) for part in _split(batch, self.parts)]
+            parts = [part for batch in batches(group, self.batches) for part in _split(batch, self.parts)]
 
             def grads(inputs: Tensor, targets: Tensor, create_graph: bool = False) -> tuple[Tensor, ...]:
                 assert group.loss_fn is not None
                 return gradients(group.loss_fn(model(inputs) / self.temperature, targets), group, create_graph)
 
-            for inputs, targets in held:
+            for inputs, targets in parts:
                 torch._foreach_add_(first, grads(inputs, targets))
-            agree(group, first)
-            for inputs, targets in held:
+            average_over_ranks(group, first)
+            for inputs, targets in parts:
                 with_graph = grads(inputs, targets, create_graph=True)
                 flow = torch.stack([(g * h).sum() for g, h in zip(first, with_graph)]).sum()
                 torch._foreach_add_(second, gradients(flow, group))
-        agree(group, second)
+        average_over_ranks(group, second)
         for layer, product in zip(group.layers, second):
             layer.temp["hessian_grad"] = product
         super().update(group)

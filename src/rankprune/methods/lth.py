@@ -68,7 +68,7 @@ class Rewinding(Plan):
 
 @plan_keywords(kw_only=True)
 class RewindingKeywords:
-    """Those of `Rewinding`."""
+    """The keywords of `Rewinding`."""
 
     rate: float = of_plan()
     rounds: int | None = of_plan()
@@ -115,10 +115,10 @@ class LTH(Score, RewindingKeywords):
 
 
 def _others(group: Group) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers of the model that are no prunable weight of this group."""
+    """Parameters and buffers of the model, except the prunable weights of this group."""
     assert group.model is not None
-    mine = {id(layer.parameter) for layer in group.layers}
-    yield from ((f"parameter/{canonical(n)}", p) for n, p in group.model.named_parameters() if id(p) not in mine)
+    pruned = {id(layer.parameter) for layer in group.layers}
+    yield from ((f"parameter/{canonical(n)}", p) for n, p in group.model.named_parameters() if id(p) not in pruned)
     yield from ((f"buffer/{canonical(n)}", b) for n, b in group.model.named_buffers())
 
 
@@ -130,7 +130,7 @@ def _remember(group: Group) -> None:
 
 
 def _rewind(group: Group) -> None:
-    """All as it was at the rewind point; the core then hides what the new masks cut."""
+    """Restore everything from the rewind point; the core then applies the new masks."""
     for layer in group.layers:
         layer.weight.copy_(layer.state["rewind"])
     for name, tensor in _others(group):
@@ -144,6 +144,6 @@ def _rewind(group: Group) -> None:
 
 
 def _masked_elsewhere(tensor: Tensor) -> bool:
-    """Whether a sparsifier masks this parameter; if it is not in this group, another method does."""
+    """Whether this parameter is masked: by another method, if it is not in this group."""
     hooks = tensor._post_accumulate_grad_hooks if isinstance(tensor, nn.Parameter) else None
     return any(isinstance(hook, GradientMask) for hook in (hooks or {}).values())

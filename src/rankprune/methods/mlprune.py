@@ -44,11 +44,12 @@ class MLPrune(Surgery, RoundsKeywords):
     def update(self, group: Group) -> None:
         inverses = []
         for layer, (a, g) in zip(group.layers, kronecker_factors(group, self.batches)):
-            inverses.append((damped_inverse(a, self.damping), damped_inverse(g, self.damping)))
-            diagonal = torch.outer(inverses[-1][1].diagonal(), inverses[-1][0].diagonal())
+            a_inv, g_inv = damped_inverse(a, self.damping), damped_inverse(g, self.damping)  # (n, n), (m, m)
+            inverses.append((a_inv, g_inv))
+            diagonal = torch.outer(g_inv.diagonal(), a_inv.diagonal())  # (m, n)
             layer.temp["inverse_diagonal"] = diagonal.view(layer.shape).to(layer.weight)
         super().update(group)
         if self.compensate:
-            for layer, (a, g) in zip(group.layers, inverses):
+            for layer, (a_inv, g_inv) in zip(group.layers, inverses):
                 force = torch.where(layer.mask, 0.0, layer.weight / layer.temp["inverse_diagonal"]).double().flatten(1)
-                layer.weight.sub_((g @ force @ a).view(layer.shape).to(layer.weight))
+                layer.weight.sub_((g_inv @ force @ a_inv).view(layer.shape).to(layer.weight))

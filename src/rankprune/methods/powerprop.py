@@ -37,7 +37,7 @@ class CutAt(EveryStep):
 
 @plan_keywords(kw_only=True)
 class CutAtKeywords:
-    """Those of `CutAt`."""
+    """The keywords of `CutAt`."""
 
     prune_at: Step = of_plan()
 
@@ -77,5 +77,5 @@ class PowerProp(TopKAST, CutAtKeywords):
         return torch.where(layer.mask, latent.abs().pow_(self.alpha).copysign_(latent), 0.0)
 
     def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:
-        """∂L/∂φ = α|φ|^(α-1) ∂L/∂θ: 0 stays 0, so nothing here may start there."""
+        """∂L/∂φ = α|φ|^(α-1) ∂L/∂θ, which is 0 at φ = 0: a latent of 0 stays 0."""
         return super().latent_grad(layer, grad * layer.state["latent"].abs().pow_(self.alpha - 1) * self.alpha)

@@ -45,7 +45,7 @@ class SoftRamp(Ramp):
 
 @plan_keywords(kw_only=True)
 class SoftRampKeywords(RampKeywords):
-    """Those of `SoftRamp`."""
+    """The keywords of `SoftRamp`."""
 
     fix_at: Step = of_plan()
 
@@ -83,7 +83,7 @@ class ProbMask(Latent, SoftRampKeywords):
         return torch.where(layer.mask, grad * layer.state["soft"], 0.0)
 
     def note_grad(self, layer: PrunableLayer) -> None:
-        """∂L/∂s but for T: w ∂L/∂(wm) m (1 - m) (1/s + 1/(1 - s)), of which `layer.grad` has m ∂L/∂(wm)."""
+        """∂L/∂s without its factor T: w ∂L/∂(wm) m (1 - m) (1/s + 1/(1 - s)), where `layer.grad` is m ∂L/∂(wm)."""
         if "slope" in layer.state:
             probability = layer.state["probability"]
             odds = 1 / (probability + EPS) + 1 / (1 - probability + EPS)
@@ -117,7 +117,7 @@ class ProbMask(Latent, SoftRampKeywords):
         slope.zero_()
 
     def first_rate(self, group: Group) -> float:
-        """The authors' 6e-3 in 60,000 steps; in fewer, so much more that probabilities can still reach 0 and 1.
+        """The authors' 6e-3 in 60,000 steps; larger in fewer steps, so that probabilities can still reach 0 and 1.
 
         Args:
             group: The layers that the method works on.
@@ -135,8 +135,8 @@ class ProbMask(Latent, SoftRampKeywords):
 
     def score(self, layer: PrunableLayer) -> Tensor:
         """By probability; where that is 1 or 0, by size."""
-        chance, size = layer.state["probability"], layer.state["latent"].abs()
-        return torch.where(chance >= 1, 1 + size, torch.where(chance <= 0, -1 / (1 + size), chance))
+        probability, size = layer.state["probability"], layer.state["latent"].abs()
+        return torch.where(probability >= 1, 1 + size, torch.where(probability <= 0, -1 / (1 + size), probability))
 
     def _fix(self, group: Group) -> None:
         super().update(group)
@@ -168,7 +168,7 @@ def project(layers: Sequence[PrunableLayer], budget: float) -> None:
         return math.fsum(s.cost * float(s.shards.sum(x)) for s, x in zip(layers, sums))
 
     if total(0.0) > budget:
-        low, high = 0.0, 1e-3  # a step moves little: look near 0 first
+        low, high = 0.0, 1e-3  # one step changes little: search near 0 first
         while total(high) > budget:
             low, high = high, 2 * high
         while high - low > 1e-9 and budget - total(high) > 1e-3:

@@ -15,10 +15,10 @@ from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
 from rankprune.core.plan import Plan, Run
 from rankprune.core.schedules import Step, as_step, check_count, cosine
-from rankprune.methods.shared.second_look import second_look
+from rankprune.methods.shared.sam import evaluate_twice
 
 AUTHORS_STEPS = 200 * 391  # 200 epochs of CIFAR in batches of 128
-STRONGEST = 0.1
+LARGEST_LAM = 0.1  # of a λ that is derived for a short training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class ProjectAt(Plan):
 
 @plan_keywords(kw_only=True)
 class ProjectAtKeywords:
-    """Those of `ProjectAt`."""
+    """The keywords of `ProjectAt`."""
 
     project_at: Step = of_plan()
 
@@ -107,7 +107,7 @@ class SAFE(Latent, ProjectAtKeywords):
         """
         lam = self.lam
         if lam is None:
-            lam = min(1e-3 * max(AUTHORS_STEPS / total_steps, 1.0), STRONGEST)
+            lam = min(1e-3 * max(AUTHORS_STEPS / total_steps, 1.0), LARGEST_LAM)
         return cosine(0.0, lam, self.updates(total_steps)[-1])(step - 1)
 
     # -- a step -----------------------------------------------------------------------------------------------------
@@ -139,11 +139,11 @@ class SAFE(Latent, ProjectAtKeywords):
             group.state["splits"] = due
             self.split(group)
         group.budget = group.total
-        kept = {layer: layer.temp["grad"] for layer in group.layers if "grad" in layer.temp}
-        scale = self.rho / _length(kept)
+        grads = {layer: layer.temp["grad"] for layer in group.layers if "grad" in layer.temp}
+        scale = self.rho / _norm(grads)
         for layer in group.layers:
             layer.state.pop("shift", None)
-        for layer, grad in kept.items():
+        for layer, grad in grads.items():
             layer.state["shift"] = grad.mul_(scale)
 
     def split(self, group: Group) -> None:
@@ -153,14 +153,14 @@ class SAFE(Latent, ProjectAtKeywords):
             group: The layers that the method works on.
         """
 
-        def wanted(layer: PrunableLayer) -> Tensor:
+        def magnitude(layer: PrunableLayer) -> Tensor:
             return (layer.state["latent"] + layer.state["u"]).abs_()
 
-        for layer, count in zip(group.layers, group.counts(wanted, group.final)):
-            whole = layer.state["latent"] + layer.state["u"]
-            layer.state["z"] = torch.where(group.keep(layer, wanted, count), whole, 0.0)
+        for layer, count in zip(group.layers, group.counts(magnitude, group.final)):
+            target = layer.state["latent"] + layer.state["u"]
+            layer.state["z"] = torch.where(group.keep(layer, magnitude, count), target, 0.0)
             if group.step:  # at attach u stays 0
-                layer.state["u"] = whole - layer.state["z"]
+                layer.state["u"] = target - layer.state["z"]
 
     def _cut(self, group: Group) -> None:
         super().update(group)
@@ -189,17 +189,17 @@ class SAFE(Latent, ProjectAtKeywords):
     def evaluate(self, group: Group, closure: Callable[[], Any]) -> Any:
         if not self.needs_closure(group):
             return closure()
-        return second_look(group, closure, lambda: self._climb(group))
+        return evaluate_twice(group, closure, lambda: self._climb(group))
 
     def _climb(self, group: Group) -> None:
         """From x to x + ε, in the weights themselves."""
-        found = {layer: layer.grad for layer in group.layers if layer.parameter.grad is not None}
-        scale = self.rho / _length(found)
-        for layer, grad in found.items():
+        grads = {layer: layer.grad for layer in group.layers if layer.parameter.grad is not None}
+        scale = self.rho / _norm(grads)
+        for layer, grad in grads.items():
             layer.weight.add_(grad * scale)
 
 
-def _length(gradients: dict[PrunableLayer, Tensor]) -> float:
-    """The norm of all of them together; never 0."""
+def _norm(gradients: dict[PrunableLayer, Tensor]) -> float:
+    """The norm of all gradients together; never 0."""
     squares = [(layer, grad.square().sum(dtype=torch.float64)) for layer, grad in gradients.items()]
     return math.sqrt(sum(float(layer.shards.sum(square)) for layer, square in squares)) + 1e-12

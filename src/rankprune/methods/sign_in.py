@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rankprune.core.clock import skipped
+from rankprune.core.clock import skip_flag
 from rankprune.core.cost import TrainingCost
 from rankprune.core.keywords import of_plan, plan_keywords
 from rankprune.core.method import Group, Latent, PrunableLayer, register
-from rankprune.core.optimizers import another
+from rankprune.core.optimizers import similar
 from rankprune.core.plan import Plan, Run
 from rankprune.core.schedules import check_count, evenly_spaced
 
@@ -44,7 +44,7 @@ class Resets(Plan):
 
 @plan_keywords(kw_only=True)
 class ResetsKeywords:
-    """Those of `Resets`."""
+    """The keywords of `Resets`."""
 
     resets: int = of_plan()
 
@@ -99,7 +99,7 @@ class SignIn(Latent, ResetsKeywords):
         for layer in group.layers:
             layer.state["factor"], layer.state["latent"] = split(self.effective(layer), self.beta)
 
-    def follow(self, layer: PrunableLayer) -> None:
+    def reset_latent(self, layer: PrunableLayer) -> None:
         layer.state["factor"], layer.state["latent"] = split(torch.where(layer.mask, layer.weight, 0.0), self.beta)
 
     def effective(self, layer: PrunableLayer) -> Tensor:
@@ -119,7 +119,7 @@ class SignIn(Latent, ResetsKeywords):
     def after_step(self, layer: PrunableLayer, group: Group) -> None:
         """The step of m, by the same rule as that of w just taken."""
         assert layer.optimizer is not None
-        flag = skipped(layer.optimizer)
+        flag = skip_flag(layer.optimizer)
         if flag is not None and bool(flag):
             return
         twin = self._twin(layer)
@@ -137,7 +137,7 @@ class SignIn(Latent, ResetsKeywords):
         if layer not in self._twins:
             assert layer.optimizer is not None
             try:
-                self._twins[layer] = another(layer.optimizer, nn.Parameter(layer.state["factor"].clone()))
+                self._twins[layer] = similar(layer.optimizer, nn.Parameter(layer.state["factor"].clone()))
             except Exception as error:
                 name = type(layer.optimizer).__name__
                 raise ValueError(f"sign_in cannot make a second {name} for its factors: use SGD or AdamW") from error

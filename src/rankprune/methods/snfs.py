@@ -24,9 +24,9 @@ from rankprune.methods.shared.sparse_learning import SparseLearning
 )  # fmt: skip
 @dataclass(kw_only=True)
 class SNFS(Redistributing, SparseLearning, PeriodicKeywords):
-    """Cut the smallest of each layer; what is freed goes to layers, and to places in them, with large momentum.
+    """Cut the smallest of each layer; what is freed goes to layers, and to positions in them, with large momentum.
 
-    Momentum stays dense, so it knows of weights that are out. The authors round each layer up and correct the drift
+    Momentum stays dense, so it covers weights outside the mask. The authors round each layer up and correct the drift
     later; here shares become integers that sum to the budget at once, so the count never drifts.
     """
 
@@ -40,7 +40,7 @@ class SNFS(Redistributing, SparseLearning, PeriodicKeywords):
         for layer, mean in zip(group.layers, means):
             kept, rate = layer.kept(), self.fraction(group)
             if 1.0 - kept / layer.numel < 0.2 and mean * len(means) > sum(means):
-                rate = min(rate, 1.0 - kept / layer.numel)  # nearly full, and wanted: it cannot grow much
+                rate = min(rate, 1.0 - kept / layer.numel)  # it is nearly full and will grow: drop no more than fits
             counts.append(kept - math.ceil(rate * kept))
         return counts
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from rankprune.core.method import Group, PrunableLayer, Score, register
 from rankprune.core.plan import AtOnce, Plan
 from rankprune.core.schedules import check_count
-from rankprune.methods.shared.probe import agree, batches, gradients, probing, refuse_shards
+from rankprune.methods.shared.probe import average_over_ranks, batches, gradients, probing, refuse_shards
 
 
 @register(
@@ -46,7 +46,7 @@ class SNIP(Score):
         with probing(group, training=True) as model:
             for inputs, targets in batches(group, self.batches):
                 torch._foreach_add_(sums, gradients(group.loss_fn(model(inputs), targets), group))
-        agree(group, sums)
+        average_over_ranks(group, sums)
         for layer, grad in zip(group.layers, sums):
             layer.temp["grad"] = grad
         super().update(group)

@@ -42,7 +42,7 @@ class LinearRamp(Ramp):
 
 @plan_keywords(kw_only=True)
 class LinearRampKeywords(RampKeywords):
-    """Those of `LinearRamp`."""
+    """The keywords of `LinearRamp`."""
 
     fix_at: Step = of_plan()
 
@@ -115,7 +115,7 @@ class Spartan(Latent, LinearRampKeywords):
             return torch.where(layer.mask, latent, 0.0)
         share = shares(latent.abs() / layer.cost, layer.state["beta"], layer.state["threshold"])
         if layer.reserved is not None:
-            share = share.masked_fill_(layer.reserved, 1.0)  # what an extra holds passes whole
+            share = share.masked_fill_(layer.reserved, 1.0)  # weights that an extra reserves are not scaled
         return torch.where(layer.mask, latent * share, 0.0)
 
     def latent_grad(self, layer: PrunableLayer, grad: Tensor) -> Tensor:

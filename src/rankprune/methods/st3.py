@@ -61,4 +61,4 @@ def _filter_sums(layer: PrunableLayer, values: Tensor) -> Tensor:
     """Sums over each filter: an output channel, the second dimension where the weight is transposed."""
     axis = 1 if layer.transposed else 0
     sums = values.sum(dim=[d for d in range(values.dim()) if d != axis], keepdim=True)
-    return layer.shards.sum(sums) if axis else sums  # each row is on one rank
+    return layer.shards.sum(sums) if axis else sums  # ranks hold whole rows

@@ -22,8 +22,8 @@ class Static(Score):
     def final_budget(self, group: Group) -> int:
         for layer in group.layers:
             layer.mask.copy_(layer.weight != 0)
-        found = group.spent()
-        return found if self.sparsity is None else min(found, super().final_budget(group))
+        nonzero = group.spent()
+        return nonzero if self.sparsity is None else min(nonzero, super().final_budget(group))
 
     def score(self, layer: PrunableLayer) -> Tensor:
         return layer.weight.abs()

@@ -14,7 +14,7 @@ from rankprune.core.plan import Ramp
 from rankprune.core.schedules import cubic
 from rankprune.methods.shared.threshold import Thresholded
 
-FIRST = 0.8  # density at the start unless `s_init` is given
+FIRST_DENSITY = 0.8  # at the start, unless `s_init` is given
 
 
 @register(
@@ -43,11 +43,11 @@ class STR(Thresholded, RampKeywords):
             names = ("s", "slope", "velocity", "square")
             layer.state |= {key: layer.weight.new_zeros(()) for key in names} | {"steps": 0}
         if self.s_init is None:
-            self.cut_to(group, round(FIRST * group.total))
+            self.cut_to(group, round(FIRST_DENSITY * group.total))
         for layer in group.layers:
             s = torch.logit(layer.state["threshold"], eps=1e-7) if self.s_init is None else self.s_init
             layer.state["s"].fill_(s)
-        self.show(group)
+        self.apply_thresholds(group)
         group.state["free"] = group.budget
         for layer in group.layers:
             layer.weight.copy_(self.effective(layer))  # the first forward pass is that of the original
@@ -74,20 +74,20 @@ class STR(Thresholded, RampKeywords):
             _take_step(layer)
         first, last = self.plan.ramp(group.total_steps)
         if group.step <= first and group.step < last:
-            self.show(group)
+            self.apply_thresholds(group)
             group.state["free"] = group.budget
         else:
-            self.cut_to(group, self._fallen(group))
+            self.cut_to(group, self._ramp_budget(group))
 
-    def _fallen(self, group: Group) -> int:
-        """From the count the original had at `prune_start` along a cubic to the final one."""
+    def _ramp_budget(self, group: Group) -> int:
+        """The budget along a cubic, from the count of the learned thresholds at `prune_start` to the final one."""
         first, last = self.plan.ramp(group.total_steps)
         if group.step >= last:
             return group.final
         return round(cubic(group.state["free"], group.final, last - first)(group.step - first))
 
-    def show(self, group: Group) -> None:
-        """What is above g(s) stays, at least the largest of a layer.
+    def apply_thresholds(self, group: Group) -> None:
+        """Keep what is above g(s), and at least the largest weight of a layer.
 
         Args:
             group: The layers that the method works on.
@@ -103,7 +103,7 @@ class STR(Thresholded, RampKeywords):
 
 
 def _take_step(layer: PrunableLayer) -> None:
-    """One step of s under its gradient, as the optimizer of the layer's weight would make it: SGD, or Adam."""
+    """One step of s along its gradient, by the rule of the optimizer of the layer's weight: SGD or Adam."""
     settings: dict[str, Any] = layer.optimizer.param_groups[layer.param_group] if layer.optimizer else {}
     s, slope, decay, lr = layer.state["s"], layer.state["slope"], settings.get("weight_decay", 0.0), layer.lr
     layer.state["steps"] += 1

@@ -27,7 +27,7 @@ class TopKAST(Latent, EveryStepKeywords):
 
     Args:
         backward_sparsity: The sparsity of the set B that is trained; None: B has twice the density of the mask.
-        penalty: The strength of the penalty on weights outside the mask.
+        penalty: The strength of the penalty on A; on B without A it is divided by the density.
         norm: 2: the penalty is w²/2; 1: it is |w|.
     """
 

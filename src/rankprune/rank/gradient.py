@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from .spectrum import matrix
-from .workers import share_out
+from .workers import run_in_parallel
 
-# A float32 layer whose estimated relative error is above this is worked again in float64.
+# A float32 layer whose estimated relative error is above this is computed again in float64.
 _TOLERANCE = 1e-4
-# Rounding that reaches R however wide the gap, in units of eps: about 10 measured on the layers of ResNet-50.
+# Rounding error of R for any spectral gap, in units of eps: about 10, measured on the layers of ResNet-50.
 _FLOOR = 10.0
 # eigh reads the lower triangle alone: with 4 block rows, 10 of the 16 blocks are computed.
 _GRAM_BLOCKS = 4
@@ -28,11 +28,11 @@ _GRAM_BLOCKS = 4
 def rank_grad(W: Tensor, delta: float) -> Tensor:
     """The gradient dL/dW of the rank loss.
 
-    Half precisions are worked in float32, and float32 in float64 where a tie or a closed gap asks for it.
+    Half precisions are computed in float32, and float32 in float64 if a tie or a small spectral gap requires it.
 
     Args:
         W: A weight of two or more dimensions; the first is that of the outputs.
-        delta: δ̃, the share of energy beyond the rank k that is aimed at.
+        delta: δ̃, the target for the share of energy beyond rank k.
 
     Returns:
         A tensor of W's shape and dtype: exactly zero where W is zero or not finite, where k = 0, and on dead rows and
@@ -44,12 +44,12 @@ def rank_grad(W: Tensor, delta: float) -> Tensor:
 def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
     """`rank_grad` of each weight.
 
-    On a CPU the layers are shared by `torch.get_num_threads()` workers of one thread each, the largest first, so the
-    numbers do not depend on the number of threads; on other devices the layers of one shape are one batch.
+    On a CPU the layers are shared by `torch.get_num_threads()` workers of one thread each, the largest first, so that
+    results do not depend on the number of threads; on other devices layers of the same shape form one batch.
 
     Args:
         weights: Weights of two or more dimensions.
-        delta: δ̃, the share of energy beyond the rank k that is aimed at.
+        delta: δ̃, the target for the share of energy beyond rank k.
 
     Returns:
         A gradient for each, of its shape and dtype.
@@ -67,12 +67,12 @@ def rank_grads(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
                 out[i] = grad
 
     with _full_float32():
-        share_out(work, batches.values(), cost=lambda members: cost(tuple(matrix(weights[members[0]]).shape)))
+        run_in_parallel(work, batches.values(), cost=lambda members: cost(tuple(matrix(weights[members[0]]).shape)))
     return out
 
 
 def cost(shape: Sequence[int]) -> int:
-    """Multiplications of one matrix's rank gradient, to compare layers by.
+    """Approximate number of multiplications of a rank gradient, to compare layers.
 
     Args:
         shape: Rows and columns.
@@ -124,14 +124,14 @@ def _grad_stack(weights: Sequence[Tensor], delta: float) -> list[Tensor]:
 def _in_float64(M: Tensor, delta: float) -> Tensor:
     try:
         return _closed_form(M[None].double(), delta)[0][0].to(M.dtype)
-    except torch.linalg.LinAlgError:  # a layer that cannot be decomposed contributes nothing
+    except torch.linalg.LinAlgError:  # a layer that cannot be decomposed has no rank term
         return torch.zeros_like(M)
 
 
 def _closed_form(M: Tensor, delta: float) -> tuple[Tensor, Tensor]:
-    """dL/dM of a batch (b, p, q), and which of them deserve more precision than M's dtype.
+    """dL/dM of a batch (b, p, q), and which of them need more precision than M's dtype.
 
-    The large M is read four times and never copied: everything that scales with n lives in the small matrices.
+    The large M is read four times and never copied: all factors are applied to the small matrices.
     """
     wide = M.shape[1] <= M.shape[2]
     short = M if wide else M.mT  # (b, m, n) with m <= n

@@ -10,8 +10,9 @@ from .spectrum import matrix
 
 
 def structural_rank(mask: Tensor) -> int:
-    """Size of a maximum matching between the rows and columns joined by non-zero entries of `mask`, a mask or a weight.
-    Hopcroft & Karp 1973, after a greedy start.
+    """Size of a maximum matching of rows and columns that are connected by the non-zero entries of a mask or weight.
+
+    By the algorithm of Hopcroft & Karp 1973, from a greedy start.
 
     Args:
         mask: A matrix, of which only where it is zero matters.
@@ -50,8 +51,10 @@ def _greedy(neighbours: list[list[int]], degree: list[int]) -> list[int]:
 
 
 def _augment(neighbours: list[list[int]], row_of: list[int], free: list[int]) -> list[int]:
-    """One phase: layers by breadth from the free rows, then disjoint shortest augmenting paths by depth. Changes
-    `row_of` and returns the rows that stay free."""
+    """One phase: layers by breadth-first search from the free rows, then disjoint shortest paths by depth-first search.
+
+    Changes `row_of` and returns the rows that stay free.
+    """
     layer = dict.fromkeys(free, 0)
     frontier, reached = free, False
     while frontier and not reached:
@@ -72,11 +75,11 @@ def _augment(neighbours: list[list[int]], row_of: list[int], free: list[int]) ->
 
 
 def _follow(root: int, layer: dict[int, int], untried: dict[int, Iterator[int]], row_of: list[int]) -> bool:
-    """Flips one augmenting path that starts at `root`, if the layers hold one; an explicit stack, for long paths."""
+    """Flip one augmenting path from `root` through the layers, if any; with a stack, since paths may be long."""
     path, taken = [root], list[int]()
     while path:
         row = path[-1]
-        for col in untried[row]:  # an edge is tried once a phase
+        for col in untried[row]:  # an edge is tried once per phase
             owner = row_of[col]
             if owner < 0:
                 for r, c in zip(path, [*taken, col]):

@@ -1,5 +1,7 @@
-"""Singular values of a weight tensor and every rank that is read off them. Plain, in float64, for diagnosis;
-the fast path that training needs is in `gradient`."""
+"""Singular values of a weight tensor and the ranks computed from them, in float64, for analysis.
+
+The fast path that training needs is in `gradient`.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from torch import Tensor
 
 
 def matrix(W: Tensor, transposed: bool = False) -> Tensor:
-    """The weight as the matrix whose rank is meant: (O, rest), a view where the memory allows.
+    """The weight as a matrix with one row per output, (out, in*kh*kw); a view if possible.
 
-    `transposed` says that W is a ConvTranspose weight (I, O/groups, k, ...), which becomes (O/groups, I*k*...).
+    A transposed weight, (in, out/groups, kh, kw) of a ConvTranspose, becomes (out/groups, in*kh*kw).
 
     Args:
         W: A tensor of two or more dimensions.
@@ -27,7 +29,7 @@ def matrix(W: Tensor, transposed: bool = False) -> Tensor:
 
 
 def _is_degenerate(W: Tensor) -> bool:
-    """True where W̄ = W/||W||_F does not exist: W is zero, empty, or holds a NaN or an infinity."""
+    """Whether W̄ = W/||W||_F does not exist: W is zero, empty, or holds NaN or infinity."""
     return not (bool(torch.isfinite(W).all()) and bool((W != 0).any()))
 
 
@@ -76,7 +78,7 @@ def exact_rank(W: Tensor, rtol: float | None = None) -> int:
 
 
 def rounding(shape: Sequence[int], dtype: torch.dtype) -> float:
-    """The customary relative tolerance of a rank: max(m, n) * eps.
+    """The usual relative tolerance of a rank: max(m, n) * eps.
 
     Args:
         shape: The shape of the matrix.
@@ -93,7 +95,7 @@ def _tail_energies(s: Tensor) -> Tensor:
 
 
 def delta_rank_of(s: Tensor, delta: float) -> int:
-    """The delta-rank by the singular values.
+    """The delta-rank, from the singular values.
 
     Args:
         s: Singular values, descending.
@@ -124,7 +126,7 @@ def delta_rank(W: Tensor, delta: float) -> int:
 
 
 def effective_rank_of(s: Tensor) -> float:
-    """The effective rank by the singular values.
+    """The effective rank, from the singular values.
 
     Args:
         s: Singular values, descending.

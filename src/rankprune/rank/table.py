@@ -14,7 +14,7 @@ from rankprune.prunable import weights_of
 
 from .matching import structural_rank
 from .spectrum import delta_rank_of, effective_rank_of, exact_rank, matrix, rank_of, rounding, svdvals
-from .workers import share_out
+from .workers import run_in_parallel
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class RankRow:
 
 @dataclass(frozen=True)
 class RankProfile:
-    """Ranks per layer at one `delta`; print it for a table."""
+    """Ranks per layer at one `delta`; prints as a table."""
 
     delta: float
     rows: tuple[RankRow, ...]
@@ -67,7 +67,7 @@ class RankProfile:
 
 
 def prunable_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Each layer's weight once by parameter name, as a matrix with one row an output.
+    """Each weight once, by parameter name, as a matrix with one row per output.
 
     Args:
         model: The network.
@@ -98,7 +98,7 @@ def profile(model: nn.Module, delta: float = 0.1) -> RankProfile:
     def work(name: str) -> None:
         rows[name] = _row(name, weights[name], delta)
 
-    share_out(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
+    run_in_parallel(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
     return RankProfile(delta, tuple(rows[name] for name in weights))
 
 
@@ -121,9 +121,10 @@ def _row(name: str, M: Tensor, delta: float) -> RankRow:
 
 @torch.no_grad()
 def feature_rank(model: nn.Module, batch: Tensor) -> dict[str, int]:
-    """Rank of W X, the output of each convolution and linear layer on `batch` before its bias, with one row a channel:
-    at most min(rank W, rank X). Values below the rounding of the output's dtype count as zero; a layer called several
-    times reports its last call. The model's mode is put back.
+    """Rank of W X, the output of each convolution and linear layer on `batch` without its bias, (channels, positions).
+
+    It is at most min(rank W, rank X). Values below the rounding of the output's dtype count as zero; a layer that is
+    called several times reports its last call. The modes of the model are restored.
 
     Args:
         model: The network.
@@ -155,7 +156,7 @@ def feature_rank(model: nn.Module, batch: Tensor) -> dict[str, int]:
 
 
 def _features(module: _ConvNd | nn.Linear, output: Tensor) -> tuple[Tensor, float]:
-    """The output without its bias as a matrix of channels by positions, and the rounding it carries."""
+    """The output without its bias, (channels, positions), and the relative tolerance of its dtype."""
     channel = -len(module.kernel_size) - 1 if isinstance(module, _ConvNd) else -1
     X = output.movedim(channel, 0).flatten(1).double()
     if module.bias is not None:

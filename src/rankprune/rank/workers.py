@@ -1,6 +1,6 @@
-"""Layers worked side by side, on threads and on processes.
+"""Work on many layers in parallel, over threads and processes.
 
-Many small decompositions, each on one thread, beat one at a time on all threads.
+Many small decompositions, each on one thread, are faster than one after the other on all threads.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 def assign_owners(costs: Sequence[float], count: int) -> list[int]:
-    """Which of `count` processes works each job: the costliest first, each to the one with the least to do so far.
+    """Which of `count` processes does each job: the costliest first, each by the one with the least work so far.
 
-    The longest then takes at most 4/3 of the best possible time (Graham 1969). A pure function: all ranks agree.
+    The longest process takes at most 4/3 of the best possible time (Graham 1969). A pure function, so all ranks agree.
 
     Args:
         costs: What each job costs.
@@ -26,17 +26,17 @@ def assign_owners(costs: Sequence[float], count: int) -> list[int]:
     Returns:
         The process of each job.
     """
-    load, found = [0.0] * count, [0] * len(costs)
+    load, owners = [0.0] * count, [0] * len(costs)
     for job in sorted(range(len(costs)), key=lambda j: -costs[j]):
-        found[job] = min(range(count), key=load.__getitem__)
-        load[found[job]] += costs[job]
-    return found
+        owners[job] = min(range(count), key=load.__getitem__)
+        load[owners[job]] += costs[job]
+    return owners
 
 
-def share_out(work: Callable[[T], None], jobs: Iterable[T], cost: Callable[[T], float]) -> None:
-    """Calls `work` on each job, the costliest first, by `torch.get_num_threads()` workers of one thread each.
+def run_in_parallel(work: Callable[[T], None], jobs: Iterable[T], cost: Callable[[T], float]) -> None:
+    """Call `work` on each job, the costliest first, in `torch.get_num_threads()` workers of one thread each.
 
-    What a job computes then does not depend on the number of threads. The calling thread is one of the workers.
+    The result of a job then does not depend on the number of threads. The calling thread is one of the workers.
 
     Args:
         work: Does one job.
@@ -47,7 +47,7 @@ def share_out(work: Callable[[T], None], jobs: Iterable[T], cost: Callable[[T], 
     waiting = iter(queue)
 
     def drain() -> None:
-        torch.set_num_threads(1)  # in each worker: OpenMP's count belongs to the thread, and a new one starts with all
+        torch.set_num_threads(1)  # per worker: OpenMP's setting is per thread, and a new thread starts with all
         for job in waiting:
             work(job)
 

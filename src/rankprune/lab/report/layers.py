@@ -19,7 +19,7 @@ from rankprune.lab.runs.run_folder import MODEL, RECIPE
 from rankprune.lab.training.checkpoint import LAST
 from rankprune.rank.spectrum import delta_rank_of, effective_rank_of, rank_of, rounding, svdvals
 from rankprune.rank.table import prunable_weights
-from rankprune.rank.workers import share_out
+from rankprune.rank.workers import run_in_parallel
 
 from .picture import picture
 from .runs import finite, stamp_of
@@ -50,7 +50,7 @@ def layers_of(model: nn.Module, example: Tensor | None, delta: float, side: int)
         if name in macs:
             found[name] |= {"macs_dense": macs[name].dense, "macs_sparse": round(macs[name].sparse)}
 
-    share_out(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
+    run_in_parallel(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
     return [found[name] for name in weights]
 
 

@@ -1,1 +1,1 @@
-"""What several methods share: second-order statistics, rank work, rounds, thresholds."""
+"""What several methods share: the rank term, second-order statistics, soft masks, thresholds."""

@@ -18,8 +18,8 @@ class FisherSurgery(Surgery):
     """Each pruning measures the curvature of every layer, ranks the weights by it, and corrects those that stay.
 
     The curvature is the empirical Fisher of `gradients` gradients over `minibatch` samples each, in blocks of `block`
-    consecutive weights of a layer. Where the curvature of all layers does not fit into `memory` bytes, it is measured
-    for some layers at a time (never less than one), twice: once to rank and once to correct.
+    consecutive weights of a layer. If the curvature of all layers does not fit into `memory` bytes, it is measured for
+    some layers at a time (at least one), twice: once to rank and once to correct.
 
     Args:
         gradients: How many gradients the Fisher is measured from.
@@ -59,7 +59,7 @@ class FisherSurgery(Surgery):
 
     @abstractmethod
     def importance(self, layer: PrunableLayer, curvature: Tensor) -> Tensor:
-        """What the score is made of, flat; it becomes `layer.temp["inverse_diagonal"]`.
+        """What the score is computed from, flat; stored as `layer.temp["inverse_diagonal"]`.
 
         Args:
             layer: The layer.
@@ -68,7 +68,7 @@ class FisherSurgery(Surgery):
 
     @abstractmethod
     def change(self, layer: PrunableLayer, before: Tensor, curvature: Tensor) -> Tensor:
-        """What is subtracted from the weights, flat, when the mask has fallen from `before` to `layer.mask`.
+        """What to subtract from the weights, flat, when the mask has shrunk from `before` to `layer.mask`.
 
         Args:
             layer: The layer.
@@ -78,18 +78,18 @@ class FisherSurgery(Surgery):
 
     def update(self, group: Group) -> None:
         parts = [{layer: layer.mask.clone() for layer in part} for part in self.parts(group.layers)]
-        held: list[Tensor] = []
+        curvatures: list[Tensor] = []
         for part in parts:
-            held = self.curvature(group, part)
-            for layer, found in zip(part, held):
-                layer.temp["inverse_diagonal"] = self.importance(layer, found).view(layer.shape).to(layer.weight)
+            curvatures = self.curvature(group, part)
+            for layer, curvature in zip(part, curvatures):
+                layer.temp["inverse_diagonal"] = self.importance(layer, curvature).view(layer.shape).to(layer.weight)
         super().update(group)
         changes = {}
         for part in parts:
-            if len(parts) > 1:  # else it is still here
-                held = self.curvature(group, part)
-            for (layer, before), found in zip(part.items(), held):
-                changes[layer] = self.change(layer, before, found)
+            if len(parts) > 1:  # with one part its curvature is still in memory
+                curvatures = self.curvature(group, part)
+            for (layer, before), curvature in zip(part.items(), curvatures):
+                changes[layer] = self.change(layer, before, curvature)
         for layer, change in changes.items():
             layer.weight.sub_(change.view(layer.shape).to(layer.weight))
 
@@ -99,13 +99,13 @@ class FisherSurgery(Surgery):
         Args:
             layers: The layers.
         """
-        found: list[list[PrunableLayer]] = []
-        held = 0
+        parts: list[list[PrunableLayer]] = []
+        used = 0
         for layer in layers:
             size = self.size(layer)
-            if not found or held + size > self.memory:
-                found.append([])
-                held = 0
-            found[-1].append(layer)
-            held += size
-        return found
+            if not parts or used + size > self.memory:
+                parts.append([])
+                used = 0
+            parts[-1].append(layer)
+            used += size
+        return parts

@@ -8,10 +8,10 @@ _STEPS = 97_750  # 250 epochs of CIFAR-10 at batch 128: the length of training a
 
 
 def itop_settings(every: int, total_steps: int) -> dict[str, Any]:
-    """Their settings: half of a layer is exchanged at first, with a period of `every` steps or as large a share.
+    """The authors' settings: half of a layer is exchanged at first, every `every` steps or fewer in a shorter training.
 
-    A weight must be trained for long before it is compared with others, and all should get their turn: as many updates
-    as fit with a long period. A shorter training has the authors' number of updates, a longer one more.
+    A weight must be trained for long before it is compared with others, and all weights should be tried, so there are
+    as many updates as fit with a long period: the authors' number in a shorter training, more in a longer one.
 
     Args:
         every: The authors' period.

@@ -1,4 +1,4 @@
-"""A look at the loss from inside a run: it leaves gradients, buffers, module modes and random numbers as they were."""
+"""Extra passes through the model during training, without side effects on gradients, buffers, modes and generators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankprune.core.method import Group
 
 
 def refuse_shards(group: Group) -> None:
-    """Methods that differentiate the loss by themselves need whole weights.
+    """Raise if a weight is sharded: methods that run passes of their own need whole weights.
 
     Args:
         group: The layers that the method works on.
@@ -37,21 +37,21 @@ def refuse_shards(group: Group) -> None:
 
 @contextmanager
 def probing(group: Group, training: bool) -> Iterator[nn.Module]:
-    """The bare model, in train or eval mode, with gradients on and random numbers keyed by (seed, step).
+    """The unwrapped model, in train or eval mode, with gradients enabled and random numbers keyed by (seed, step).
 
-    Inside, use `torch.autograd.grad`: it changes no `p.grad` and fires no gradient hook.
+    Inside, use `torch.autograd.grad`: it neither changes `p.grad` nor runs gradient hooks.
 
     Args:
         group: The layers that the method works on.
         training: Whether the model is in training mode.
     """
-    model = _bare(group)
+    model = _unwrapped(group)
     devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(m, n, b, b.clone()) for m in model.modules() for n, b in m._buffers.items() if b is not None]
-    numbers, arrays = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     loader = getattr(group.data, "generator", None)
-    drawn = loader.get_state() if isinstance(loader, torch.Generator) else None
+    loader_state = loader.get_state() if isinstance(loader, torch.Generator) else None
     key = seeded(group.seed, group.step, "probe").initial_seed()
     try:
         # The fused attention kernels have no second derivative, nor a batched first one.
@@ -69,14 +69,14 @@ def probing(group: Group, training: bool) -> Iterator[nn.Module]:
         with torch.no_grad():
             for module, name, buffer, values in buffers:
                 module._buffers[name] = buffer.copy_(values)
-        random.setstate(numbers)
-        np.random.set_state(arrays)
-        if isinstance(loader, torch.Generator) and drawn is not None:
-            loader.set_state(drawn)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        if isinstance(loader, torch.Generator) and loader_state is not None:
+            loader.set_state(loader_state)
 
 
-def _bare(group: Group) -> nn.Module:
-    """The model without DDP (whose reducer must not see our passes) and without torch.compile."""
+def _unwrapped(group: Group) -> nn.Module:
+    """The model without DDP (whose reducer must not see these passes) and without torch.compile."""
     model: Any = group.model
     while isinstance(model, DistributedDataParallel) or hasattr(model, "_orig_mod"):
         model = model.module if isinstance(model, DistributedDataParallel) else model._orig_mod
@@ -104,25 +104,20 @@ def batches(group: Group, count: int | None = None) -> Iterator[tuple[Any, Any]]
         raise ValueError(f"data gave {name} no batch: pass a list or a loader that can be gone through again")
 
 
-def _weights(group: Group) -> list[nn.Parameter]:
-    return [layer.parameter for layer in group.layers]
-
-
 def gradients(loss: Tensor, group: Group, create_graph: bool = False) -> tuple[Tensor, ...]:
-    """Of the loss with respect to the group's weights; zeros where one takes no part.
+    """The gradients of the loss with respect to the group's weights; zeros for a weight that takes no part.
 
     Args:
         loss: The loss.
         group: The layers that the method works on.
-        create_graph: Whether the gradients are differentiated in turn.
+        create_graph: Whether the gradients will be differentiated.
     """
-    return torch.autograd.grad(
-        loss, _weights(group), create_graph=create_graph, allow_unused=True, materialize_grads=True
-    )
+    weights = [layer.parameter for layer in group.layers]
+    return torch.autograd.grad(loss, weights, create_graph=create_graph, allow_unused=True, materialize_grads=True)
 
 
-def agree(group: Group, tensors: Sequence[Tensor]) -> None:
-    """Average over the processes of DDP, in place, so that all ranks choose the same masks from different data.
+def average_over_ranks(group: Group, tensors: Sequence[Tensor]) -> None:
+    """Average over the processes of DDP, in place, so that all ranks choose the same masks although their data differ.
 
     Args:
         group: The layers that the method works on.

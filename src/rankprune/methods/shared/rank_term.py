@@ -24,13 +24,13 @@ RATIO = "ratio:"  # the prefix of a λ such as "ratio:0.3"
 def rank_gradients(layers: Sequence[PrunableLayer], delta: float, model: nn.Module | None = None) -> list[Tensor]:
     """This process's part of the rank gradient of each layer.
 
-    Where the model is DDP's or the weights are sharded, every layer has one owner, and what it computes is what all
-    use: ranks cannot differ in it, whatever their hardware. A sharded layer is gathered on its owner alone.
+    Under DDP or FSDP2 every layer has one owner, which computes the gradient for all ranks, so that ranks cannot differ
+    in it whatever their hardware. A sharded layer is gathered on its owner only.
 
     Args:
         layers: The layers.
-        delta: δ̃, the share of a matrix's energy beyond the rank k that is aimed at.
-        model: The model they belong to, where DDP may wrap it.
+        delta: δ̃, the target for the share of a matrix's energy beyond rank k.
+        model: The model they belong to, which DDP may wrap.
 
     Returns:
         A tensor of the shape of each local weight.
@@ -38,13 +38,12 @@ def rank_gradients(layers: Sequence[PrunableLayer], delta: float, model: nn.Modu
     peers = _peers(model, layers)
     if peers is None or not layers:
         return _gradients(layers, [layer.weight for layer in layers], delta)
-    owners = assign_owners([cost(_matrix_shape(layer)) for layer in layers], dist.get_world_size(peers))
-    me = dist.get_rank(peers)
-    wholes = [layer.shards.gather_on(owner, layer.weight) for owner, layer in zip(owners, layers)]
-    mine = [i for i, owner in enumerate(owners) if owner == me]
-    own = _gradients([layers[i] for i in mine], [wholes[i] for i in mine], delta)  # type: ignore[misc]
-    found: dict[int, Tensor] = dict(zip(mine, own))
-    return _deal_out(layers, owners, found, peers)
+    shapes = [(layer.rows, layer.numel // layer.rows) for layer in layers]  # (out, in*kh*kw)
+    owners = assign_owners([cost(shape) for shape in shapes], dist.get_world_size(peers))
+    weights = [layer.shards.gather_on(owner, layer.weight) for owner, layer in zip(owners, layers)]
+    owned = [i for i, owner in enumerate(owners) if owner == dist.get_rank(peers)]
+    grads = _gradients([layers[i] for i in owned], [weights[i] for i in owned], delta)  # type: ignore[misc]
+    return _distribute(layers, owners, dict(zip(owned, grads)), peers)
 
 
 def scaled(layer: PrunableLayer, rank_grad: Tensor, lam: float | str, where: Tensor) -> Tensor:
@@ -56,7 +55,7 @@ def scaled(layer: PrunableLayer, rank_grad: Tensor, lam: float | str, where: Ten
         layer: The layer, with its task gradient.
         rank_grad: The gradient of its rank loss.
         lam: λ, or "ratio:R": the root mean square becomes R times that of the task gradient.
-        where: The positions over which root mean squares are taken: those at which the term will act.
+        where: A mask of the positions at which the term will act, over which root mean squares are taken.
 
     Returns:
         `rank_grad`.
@@ -68,12 +67,12 @@ def scaled(layer: PrunableLayer, rank_grad: Tensor, lam: float | str, where: Ten
 
 
 def noise_like(layer: PrunableLayer, term: Tensor, where: Tensor, step: int) -> Tensor:
-    """Normal noise as large as a term: the control that shows whether its direction matters.
+    """Normal noise with the root mean square of a term: a control that shows whether its direction matters.
 
     Args:
         layer: The layer.
         term: The term that the noise stands in for.
-        where: The positions over which the root mean square of the term is taken.
+        where: A mask of the positions over which the root mean square is taken.
         step: The optimizer step, which keys the noise.
 
     Returns:
@@ -106,21 +105,21 @@ def check_coefficients(lam: object, delta: object) -> None:
         raise ValueError(f"lam={lam!r} is neither a number from 0, nor a ratio such as 'ratio:0.3', nor a schedule")
 
 
-def _deal_out(
-    layers: Sequence[PrunableLayer], owners: Sequence[int], found: dict[int, Tensor], peers: Any
+def _distribute(
+    layers: Sequence[PrunableLayer], owners: Sequence[int], grads: dict[int, Tensor], peers: Any
 ) -> list[Tensor]:
-    """From each owner to all: its rows to each where the layer is sharded, the whole otherwise."""
+    """Send each gradient from its owner to all ranks: scattered by rows if the layer is sharded, else broadcast."""
     parts: list[Tensor] = []
-    under_way: list[Any] = []
+    pending: list[Any] = []
     for i, (layer, owner) in enumerate(zip(layers, owners)):
         if isinstance(layer.shards, RowShards):
-            parts.append(layer.shards.scatter_from(owner, found.pop(i, None), layer.weight))
+            parts.append(layer.shards.scatter_from(owner, grads.pop(i, None), layer.weight))
             continue
-        part = found[i].contiguous() if i in found else layer.weight.new_empty(layer.weight.shape)
+        part = grads[i].contiguous() if i in grads else layer.weight.new_empty(layer.weight.shape)
         source = dist.get_global_rank(peers, owner)
-        under_way.append(dist.broadcast(part, source, group=peers, async_op=True))
+        pending.append(dist.broadcast(part, source, group=peers, async_op=True))
         parts.append(part)
-    for work in under_way:
+    for work in pending:
         work.wait()
     return parts
 
@@ -131,12 +130,8 @@ def _gradients(layers: Sequence[PrunableLayer], weights: Sequence[Tensor], delta
 
 
 def _peers(model: nn.Module | None, layers: Sequence[PrunableLayer]) -> Any:
-    """The processes that train this model together; None where there is one."""
+    """The process group that trains this model; None if there is one process."""
     for layer in layers:
         if layer.shards.group is not None:
             return layer.shards.group
     return model.process_group if isinstance(model, DistributedDataParallel) else None
-
-
-def _matrix_shape(layer: PrunableLayer) -> tuple[int, int]:
-    return layer.rows, layer.numel // layer.rows

@@ -1,4 +1,4 @@
-"""Drop and grow with weights that move between layers: what is freed anywhere is shared out over all."""
+"""Drop and grow between layers: what is dropped anywhere is shared out over all layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankprune.core.method import DropGrow, Group
 
 @dataclass(kw_only=True)
 class Redistributing(DropGrow):
-    """A method says how many weights of a layer stay and what share of the freed ones each layer grows."""
+    """A method defines how many weights of each layer stay, and what share of the freed ones each layer grows."""
 
     distribution: str = "uniform"  # at the start only
 
@@ -29,7 +29,7 @@ class Redistributing(DropGrow):
         raise NotImplementedError(f"{type(self).__name__} needs a stay(group)")
 
     def shares(self, group: Group, stay: Sequence[int]) -> Sequence[float]:
-        """What part of the freed weights each layer should grow.
+        """How much of the freed weights each layer should grow, in any unit.
 
         Args:
             group: The layers that the method works on.
@@ -38,7 +38,7 @@ class Redistributing(DropGrow):
         raise NotImplementedError(f"{type(self).__name__} needs shares(group, stay)")
 
     def room(self, group: Group, stay: Sequence[int]) -> list[int]:
-        """How many each layer can grow.
+        """How many weights each layer can grow.
 
         Args:
             group: The layers that the method works on.
@@ -47,7 +47,7 @@ class Redistributing(DropGrow):
         return [layer.numel - count for layer, count in zip(group.layers, stay)]
 
     def update(self, group: Group) -> None:
-        stay = [max(count, 1) for count in self.stay(group)]  # a layer that is empty might never return
+        stay = [max(count, 1) for count in self.stay(group)]  # an empty layer might never get weights again
         freed = group.budget - sum(stay)
         counts = share_out(self.shares(group, stay), freed, self.room(group, stay))
         for layer, count, more in zip(group.layers, stay, counts):
@@ -56,7 +56,7 @@ class Redistributing(DropGrow):
         self.adapt(group, freed)
 
     def adapt(self, group: Group, freed: int) -> None:
-        """Learn from how many were freed.
+        """Called at the end of an update, to adapt to the number of weights that it freed.
 
         Args:
             group: The layers that the method works on.
@@ -69,15 +69,15 @@ def share_out(shares: Sequence[float], total: int, room: Sequence[int]) -> list[
 
     Args:
         shares: What each should get, in any unit.
-        total: What is there to share out.
-        room: The most that each can take.
+        total: What to share out.
+        room: The upper bound of each.
     """
     amounts, full = [0.0] * len(room), set[int]()
     while True:
         free = [i for i in range(len(room)) if i not in full]
         left = total - sum(room[i] for i in full)
         weights = {i: shares[i] for i in free}
-        if sum(weights.values()) <= 0.0:  # nobody asks for any: by room
+        if sum(weights.values()) <= 0.0:  # all shares are 0: in proportion to the room
             weights = {i: float(room[i]) for i in free}
         whole = sum(weights.values()) or 1.0
         amounts = [float(room[i]) if i in full else left * weights[i] / whole for i in range(len(room))]

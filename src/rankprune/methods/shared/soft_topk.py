@@ -1,8 +1,8 @@
-"""The soft top-k mask of Spartan: a transport problem with entropy, solved for its one unknown.
+"""The soft top-k mask of Spartan: an entropy-regularised transport problem, solved for its one unknown.
 
-Each weight i has a mass of its cost c_i, and k of the total goes to "kept", the rest to "cut". Moving a unit of it to
-"kept" is worth z_i = |w_i|/c_i. With entropy of strength 1/β the best plan keeps the share m_i = σ(β (z_i - μ)) of
-each, where μ, the price of the budget, makes Σ c_i m_i = k. (Sinkhorn's iteration finds the same μ.)
+Weight i has mass c_i, its cost; k of the total mass goes to "kept" and the rest to "cut". A unit of mass in "kept" is
+worth z_i = |w_i|/c_i. With entropy of strength 1/β the optimum keeps the share m_i = σ(β (z_i - μ)) of each weight,
+where μ, the price of the budget, makes Σ c_i m_i = k. (Sinkhorn's iteration finds the same μ.)
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from rankprune.core.shards import Shards
 
-_ROUNDS = 100
+_ITERATIONS = 100  # at most; Newton's method needs a few
 
 
 class Part(NamedTuple):
-    """A tensor that shares the budget with others: its values z, what one entry costs, and how ranks share it."""
+    """One of the tensors that share a budget: its values z, the cost of an entry, and how ranks share it."""
 
     values: Tensor
     cost: int = 1
@@ -40,27 +40,24 @@ class Part(NamedTuple):
 
 
 def price(parts: Sequence[Part], budget: float, beta: float, start: float = math.nan, tolerance: float = 1e-5) -> float:
-    """The μ at which Σ c σ(β (z - μ)) is the budget, by Newton's method kept within a bracket; -inf if all fits.
-
-    `start` is a guess, such as the μ of the last step; `tolerance` is a share of the budget (sums of 32-bit shares are
-    not much finer than the default).
+    """The μ at which Σ c σ(β (z - μ)) is the budget, by Newton's method within a bracket; -inf if everything fits.
 
     Args:
         parts: The tensors that share the budget.
         budget: What they may spend together.
         beta: β, the sharpness.
-        start: A first guess of μ.
-        tolerance: The error of the budget that is allowed, as a share.
+        start: A first guess of μ, such as that of the last step.
+        tolerance: The allowed error, as a share of the budget; sums of float32 are not much finer than the default.
     """
     total = sum(part.cost * part.entries() for part in parts)
     if budget >= total:
         return -math.inf
-    # With every share at least (or at most) budget/total, so is their mean: the ends of the bracket.
+    # At `low` every share is at least budget/total, at `high` at most, and so is their mean: the root lies between.
     shift = math.log(budget / (total - budget)) / beta
     low = -max(float(part.shards.max(-part.values)) for part in parts) - shift
     high = max(float(part.shards.max(part.values)) for part in parts) - shift
     guess = start if low < start < high else (low + high) / 2
-    for _ in range(_ROUNDS):
+    for _ in range(_ITERATIONS):
         kept, slope = _kept(parts, beta, guess)
         if abs(kept - budget) <= tolerance * budget:
             break
@@ -82,15 +79,15 @@ def shares(values: Tensor, beta: float, mu: float) -> Tensor:
 
 
 def pull_back(part: Part, weight: Tensor, grad: Tensor, beta: float, mu: float) -> Tensor:
-    """The gradient by w of a loss whose gradient by w m(w) is `grad`, under a budget of this tensor's own.
+    """The gradient with respect to w, given that with respect to w m(w), for a tensor with a budget of its own.
 
-    From Σ c m = k: ∂μ/∂z_j = s_j/Σs with s = m (1 - m), so with a = grad · w, the gradient by m, that by z is
-    β s (a - ā), ā the mean of a weighted by s.
+    From Σ c m = k: ∂μ/∂z_j = s_j/Σs with s = m (1 - m). With a = grad · w, the gradient with respect to m, that with
+    respect to z is β s (a - ā), where ā is the mean of a weighted by s.
 
     Args:
         part: The tensor, with its z.
         weight: Its weights w.
-        grad: The gradient by w m(w).
+        grad: The gradient with respect to w m(w).
         beta: β, the sharpness.
         mu: μ, the price.
     """
@@ -102,7 +99,7 @@ def pull_back(part: Part, weight: Tensor, grad: Tensor, beta: float, mu: float) 
 
 
 def _kept(parts: Sequence[Part], beta: float, mu: float) -> tuple[float, float]:
-    """Σ c m, and minus its slope by μ, β Σ c m (1 - m)."""
+    """Σ c m, and minus its derivative with respect to μ, β Σ c m (1 - m)."""
     kept, squares = 0.0, 0.0
     for part in parts:
         m = shares(part.values, beta, mu)

@@ -1,4 +1,4 @@
-"""The base of SNFS, GraNet and SViT-E, whose code shares the rounding and a prune rate that stays above zero."""
+"""The base of SNFS, GraNet and SViT-E, whose implementations share the rounding and a prune rate above zero."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from rankprune.core.method import DropGrow, Group, PrunableLayer
 from rankprune.core.schedules import Value, cosine, value_at
 
-LEAST = 0.005
+LAST_RATE = 0.005  # the prune rate at the end of training
 
 
 @dataclass(kw_only=True)
@@ -22,7 +22,7 @@ class SparseLearning(DropGrow):
     def fraction(self, group: Group) -> float:
         """The prune rate: a cosine over all of training from `grow` to 0.005."""
         first = value_at(self.grow, group.step)
-        return cosine(first, min(first, LEAST), group.total_steps)(group.step)
+        return cosine(first, min(first, LAST_RATE), group.total_steps)(group.step)
 
     def kept_of(self, group: Group, layer: PrunableLayer, count: int) -> Tensor:
         return group.keep(layer, self.drop_score, count - math.ceil(count * self.fraction(group)), among=layer.mask)

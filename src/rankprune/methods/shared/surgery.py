@@ -1,4 +1,4 @@
-"""The base of methods after the optimal brain surgeon (Hassibi & Stork 1993): the cost of removing a weight."""
+"""The base of methods that follow the optimal brain surgeon (Hassibi & Stork 1993): the cost of removing a weight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .probe import refuse_shards
 class Surgery(Score):
     """Removing w costs w²/(2 [F⁻¹]_ww) under a quadratic model with curvature F; [F⁻¹]_ww is in `layer.temp`.
 
-    `rounds` prunings at even distances follow Zhu & Gupta's cubic up to `prune_end`, where the last lands on the target
+    `rounds` evenly spaced prunings follow Zhu & Gupta's cubic up to `prune_end`, where the last reaches the target
     exactly; with prune_end=0, or by `rankprune.prune`, there is one, at once.
     """
 

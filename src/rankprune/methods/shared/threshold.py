@@ -14,11 +14,11 @@ from rankprune.core.plan import Ramp
 
 @dataclass(kw_only=True)
 class Thresholded(Latent):
-    """The largest latents stay, each shrunk by the threshold: that of the largest one that does not.
+    """The largest latents stay, each shrunk by the threshold T, the largest latent that does not stay.
 
     The count falls along a cubic from `prune_start` to `prune_end`. sign(w) (|w|^p - T^p)^(1/p) is continuous at T;
-    p = 1 is the soft threshold and large p the hard one. What stays without being above T (the last of a layer, what an
-    extra reserves) passes unshrunk.
+    p = 1 is the soft threshold and large p the hard one. A weight that stays without being above T (the last of a
+    layer, or reserved by an extra) is not shrunk.
 
     Args:
         p: The power of the threshold function; 1 is the soft threshold, large values the hard one.
@@ -32,7 +32,7 @@ class Thresholded(Latent):
             raise ValueError(f"p={self.p!r} is no power: 1 is the soft threshold, 3 Feather's")
 
     def latent_at(self, layer: PrunableLayer, score: Tensor) -> Tensor:
-        """The size of latent whose score this is; 0 for the score -inf.
+        """The magnitude of a latent with this score; 0 for the score -inf.
 
         Args:
             layer: The layer.
@@ -49,7 +49,7 @@ class Thresholded(Latent):
         self.cut_to(group, group.scheduled())
 
     def cut_to(self, group: Group, budget: int) -> None:
-        """Keep the best by score within this budget, and set the thresholds at the largest that does not stay.
+        """Keep the largest scores within this budget, and set the thresholds to the largest that does not stay.
 
         Args:
             group: The layers that the method works on.

@@ -1,4 +1,4 @@
-"""A closure evaluated twice: where the weights are, and where its first gradient leads."""
+"""The two evaluations of a SAM step: at the weights, and at the point that the first gradient leads to."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from rankprune.core.method import Group
 
 
-def second_look(group: Group, closure: Callable[[], Any], climb: Callable[[], None]) -> Any:
+def evaluate_twice(group: Group, closure: Callable[[], Any], climb: Callable[[], None]) -> Any:
     """Run the closure, move the weights by `climb()`, run it again for the gradients, and move the weights back.
 
-    What the first run returns is returned. Both runs draw the same random numbers, buffers (BatchNorm's statistics)
-    stay as the first run leaves them, and gradients that were accumulated before count in both.
+    Returns what the first run returned. Both runs use the same random numbers, buffers (BatchNorm's statistics) stay as
+    the first run leaves them, and gradients that were accumulated before count in both.
 
     Args:
         group: The layers that the method works on.
