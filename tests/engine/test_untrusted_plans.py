@@ -266,3 +266,25 @@ def test_a_copy_into_the_program_must_fit():
             made.run([(x.ctypes.data, at, count)], [])
         with pytest.raises(ValueError, match="does not fit the place"):
             made.run_groups([], [(x.ctypes.data, at, count)], 1, 1)
+
+
+def test_taps_of_a_pool_must_ascend(every_call):
+    """The kernel takes the first and last tap of a window for its bounds, along x and y."""
+    (arena, scratch), params, tasks, arrays = next(call for call in every_call if type(call[1]).__name__ == "Pool")
+    made = native.Program("portable", 1, arena, scratch)
+    for name, pointer in (("x_first", params.planes.x_first), ("offsets", params.offsets)):
+        source = next(array for array in arrays if array.ctypes.data == pointer)
+        step = 1 if name == "x_first" else params.planes.taps
+        swapped = source.copy()
+        swapped[[step, 2 * step]] = swapped[[2 * step, step]]
+        path = ("planes", name) if name == "x_first" else (name,)
+        others = [array for array in arrays if array is not source]
+        with pytest.raises(ValueError, match="the operator Pool would use taps that are not in order"):
+            made.add(changed(params, path, swapped.ctypes.data), tasks, [*others, swapped])
+
+
+def test_an_operator_without_tasks_is_refused():
+    """A program waits until all tasks of an operator are done, and nobody would do the last one of none."""
+    made, none = native.Program("portable", 1, 64, 0), np.zeros(0, np.int32)
+    with pytest.raises(ValueError, match="the operator Gather would use"):
+        made.add(Gather(0, 32, 0, 0, none.ctypes.data, none.ctypes.data, None), 0, [none, none])

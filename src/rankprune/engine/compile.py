@@ -41,8 +41,7 @@ def compile(module: nn.Module, example: Any, threads: int | Literal["auto"] = "a
     Args:
         module: The module; DataParallel and torch.compile are unwrapped. It must not change afterwards.
         example: A tensor (the only argument), a tuple of all positional arguments, or a dict of keyword arguments. Use
-            the
-            batch size that you will run: for a few images or more, kernels for batches are measured too.
+            the batch size that you will run: for a few images or more, kernels for batches are measured too.
         threads: Number of threads. "auto" measures counts up to the cores of this process and keeps the best; without
             `tune` it takes all cores.
         tune: Measure kernels layer by layer (and cache the results), and leave to torch what torch runs faster. Without
@@ -91,8 +90,7 @@ class Compiled:
     """A compiled module. It takes and returns what the module does, and may be called from several threads at once.
 
     Inputs of other sizes than the example's (a longer sequence, a larger image) are compiled at their first call, with
-    the
-    kernels that were chosen for the example; the last 16 sizes are kept.
+    the kernels that were chosen for the example; the last 16 sizes are kept.
 
     Args:
         module: The module.
@@ -154,11 +152,11 @@ class Compiled:
             times = samples(calls)
             if self.tuned and not entry.torch_only and min(times[1]) > MARGIN * min(times[0]):
                 times = [a + b for a, b in zip(times, samples(calls))]  # in case the machine was busy
-            theirs, ours = (min(seconds) for seconds in times)
+            torch_seconds, engine_seconds = (min(seconds) for seconds in times)
             gain = ratios(*times)
-            if self.tuned and not entry.torch_only and ours > MARGIN * theirs:
-                why = f"the engine took {ours / theirs:.2f} times as long"
-                self._first, ours, gain = replace(entry, torch_only=why), theirs, (1.0, 1.0)
+            if self.tuned and not entry.torch_only and engine_seconds > MARGIN * torch_seconds:
+                why = f"the engine took {engine_seconds / torch_seconds:.2f} times as long"
+                self._first, engine_seconds, gain = replace(entry, torch_only=why), torch_seconds, (1.0, 1.0)
         if self.tuned and gain[1] > NOISY * gain[0]:
             warnings.warn(
                 f"the timings are noisy: the speed-up over torch is between {gain[0]:.2f} and {gain[1]:.2f} in "
@@ -166,7 +164,7 @@ class Compiled:
                 stacklevel=4,
             )
         why = self._first.torch_only
-        return replace(report, torch_seconds=theirs, engine_seconds=ours, gain=gain, torch_only=why)
+        return replace(report, torch_seconds=torch_seconds, engine_seconds=engine_seconds, gain=gain, torch_only=why)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = take_apart(*bind(self._module, args, kwargs))
@@ -236,7 +234,7 @@ class Compiled:
         program = self.program
         if program is None or self._first.torch_only:
             return sum(p.numel() * p.element_size() for p in self._module.parameters())
-        return sum(native.engine.weight_bytes() for native in program.natives) + _held_bytes(program)
+        return sum(native.engine.weight_bytes() for native in program.natives) + _island_bytes(program)
 
     def save(self, path: str | Path) -> int:
         """Write the network for `rankprune.engine.runtime.load`, which does not need torch.
@@ -297,9 +295,9 @@ class Compiled:
         return any(not d.choice.dense for native in natives for d in native.decisions.one.values())
 
 
-def _held_bytes(program: Program) -> int:
-    held = {t.data_ptr(): t.nbytes for island in program.islands for t in island.call.state_dict().values()}
-    return sum(held.values())
+def _island_bytes(program: Program) -> int:
+    sizes = {t.data_ptr(): t.nbytes for island in program.islands for t in island.call.state_dict().values()}
+    return sum(sizes.values())
 
 
 def _need_unchanged(module: nn.Module, before: dict[str, Tensor]) -> None:

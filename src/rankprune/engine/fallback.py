@@ -110,13 +110,14 @@ def best_threads(program: Program, call: Call, limit: int) -> dict[int, float]:
 
 def _slower(program: Program, native: Native, batch: int, values: dict[Any, Any]) -> bool:
     island = as_island(program.captured, native.segment)
-    given = [values[key] for key in native.inputs]
-    same = [_value(program, key, batch, values) for key in island.inputs]
-    if any(value is None for value in same):
+    inputs = [values[key] for key in native.inputs]
+    island_inputs = [_value(program, key, batch, values) for key in island.inputs]
+    if any(value is None for value in island_inputs):
         return False  # torch would need a value that the program does not compute
     with island_context(None):
-        ours, theirs = in_turns([lambda: native.run(batch, given), lambda: island.run(batch, same)])
-    return ours > theirs
+        calls = [lambda: native.run(batch, inputs), lambda: island.run(batch, island_inputs)]
+        engine_seconds, torch_seconds = in_turns(calls)
+    return engine_seconds > torch_seconds
 
 
 def _value(program: Program, key: Any, batch: int, values: dict[Any, Any]) -> Any:

@@ -162,8 +162,8 @@ def _decode(header: dict[str, Any], data: memoryview) -> Plan:
     blobs = _Blobs(top["blobs"], data)
     graph = Graph([tuple(_counts(shape)) for shape in _list(top["shapes"])])
     graph.inputs, graph.outputs = (_counts(top[k]) for k in ("inputs", "outputs"))
-    for found in _list(top["nodes"]):
-        entry = _record(found, "operator", "op", "inputs", "output", "name", "attrs", "arrays", "weight")
+    for item in _list(top["nodes"]):
+        entry = _record(item, "operator", "op", "inputs", "output", "name", "attrs", "arrays", "weight")
         weight = None if entry["weight"] is None else _weight(entry["weight"], blobs)
         arrays = {name: blobs.array(array) for name, array in _record(entry["arrays"], "arrays").items()}
         graph.nodes.append(
@@ -177,16 +177,16 @@ def _decode(header: dict[str, Any], data: memoryview) -> Plan:
     return Plan(graph, _kernels(top["choices"], graph), _flag(top["eight"]))
 
 
-def _weight(found: Any, blobs: _Blobs) -> Weight:
-    entry = _record({"position": None, **_record(found, "weight")}, "weight", "shape", "values", "position")
+def _weight(item: Any, blobs: _Blobs) -> Weight:
+    entry = _record({"position": None, **_record(item, "weight")}, "weight", "shape", "values", "position")
     values = blobs.array(entry["values"])
     position = None if entry["position"] is None else blobs.array(entry["position"])
     return Weight(tuple(_counts(entry["shape"])), values, position)
 
 
-def _kernels(found: Any, graph: Graph) -> KernelPlan:
+def _kernels(items: Any, graph: Graph) -> KernelPlan:
     kernels = KernelPlan({}, {})
-    for item in _list(found):
+    for item in _list(items):
         eight, index, entry = _list(item)
         entry = _record(entry, "choice", *(f.name for f in fields(Choice)))
         numbers = {name: _count(value) for name, value in entry.items() if name != "dense"}
@@ -208,11 +208,11 @@ class _Blobs:
             self._places.append((start, size))
             at += -(-size // _ALIGN) * _ALIGN
 
-    def array(self, found: Any) -> np.ndarray:
-        entry = _record(found, "array", "type", "shape", "blob")
+    def array(self, item: Any) -> np.ndarray:
+        entry = _record(item, "array", "type", "shape", "blob")
         kind, shape = _TYPES.get(_text(entry["type"])), tuple(_counts(entry["shape"]))
         if kind is None or _count(entry["blob"]) != self._used or self._used == len(self._places):
-            raise DamagedPlan(f"is not a sound plan: an array {shorten(found)}")
+            raise DamagedPlan(f"is not a sound plan: an array {shorten(item)}")
         at, size = self._places[self._used]
         self._used += 1
         if size != math.prod(shape) * np.dtype(kind).itemsize or len(shape) > _DIMENSIONS:
@@ -233,10 +233,10 @@ def _record(value: Any, what: str, *names: str) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    record = dict(pairs)
+    if len(record) != len(pairs):
         raise DamagedPlan("is not a sound plan: a field is given twice")
-    return found
+    return record
 
 
 def _list(value: Any) -> list[Any]:

@@ -73,7 +73,7 @@ class Maker:
         batch: Batch size of the example.
         known: Kernels that were chosen for another program of the same module, by the layers' names.
         say: Called with each step.
-        made: Engines made so far, by the nodes they compute.
+        engines: Engines made so far, by the nodes they compute.
     """
 
     variant: str
@@ -82,7 +82,7 @@ class Maker:
     batch: int
     known: ByLayout[dict[str, Choice]] | None = None
     say: Say = silent
-    made: dict[tuple[str, ...], tuple[Engine, Decisions]] = field(default_factory=dict)
+    engines: dict[tuple[str, ...], tuple[Engine, Decisions]] = field(default_factory=dict)
 
     def native(self, segment: Segment) -> Native:
         """Return the engine of a segment, made when first needed.
@@ -98,15 +98,15 @@ class Maker:
         """
         place = {node.output: i for i, node in enumerate(segment.graph.nodes)}
         key = (*(n.name for n in segment.origins), *(str(place.get(v)) for v in segment.outputs))
-        if key not in self.made:
+        if key not in self.engines:
             try:
-                self.made[key] = self._made(segment)
+                self.engines[key] = self._build(segment)
             except Unsupported as error:
                 raise Refused(segment, str(error)) from None
-        engine, decisions = self.made[key]
+        engine, decisions = self.engines[key]
         return Native(engine, decisions, segment.inputs, segment.outputs, segment)
 
-    def _made(self, segment: Segment) -> tuple[Engine, Decisions]:
+    def _build(self, segment: Segment) -> tuple[Engine, Decisions]:
         graph = Graph(segment.graph.shapes, list(segment.graph.nodes), segment.graph.inputs, segment.graph.outputs)
         fuse(graph)
         decisions = self._decide(graph) if self.tune and self.known is None else Decisions({}, {})
@@ -114,7 +114,7 @@ class Maker:
             kernels = KernelPlan(_by_node(graph, self.known.one), _by_node(graph, self.known.eight))
         else:
             kernels = KernelPlan(
-                *({n: d.choice for n, d in found.items()} for found in (decisions.one, decisions.eight))
+                *({n: d.choice for n, d in chosen.items()} for chosen in (decisions.one, decisions.eight))
             )
         engine = Engine(graph, self.threads, kernels, self.variant)
         for node, kept in zip(graph.nodes, engine.graph.nodes):
@@ -259,12 +259,12 @@ class Program:
 
     def kernels(self) -> ByLayout[dict[str, Choice]]:
         """Return the kernel of each layer by its name, for programs of other input sizes."""
-        found: ByLayout[dict[str, Choice]] = ByLayout({}, {})
+        kernels_by_name: ByLayout[dict[str, Choice]] = ByLayout({}, {})
         for native in self.natives:
             nodes, kernels = native.engine.graph.nodes, native.engine.kernels
             for eight in (False, True):
-                found.of(eight).update({nodes[i].name: choice for i, choice in kernels.of(eight).items()})
-        return found
+                kernels_by_name.of(eight).update({nodes[i].name: choice for i, choice in kernels.of(eight).items()})
+        return kernels_by_name
 
 
 def _by_node(graph: Graph, named: Mapping[str, Choice]) -> dict[int, Choice]:

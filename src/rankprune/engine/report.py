@@ -127,12 +127,12 @@ def native_layers(native: Native, repeats: int) -> list[Layer]:
     """
     engine = native.engine
     seconds, of_node = engine.profile(engine.blank(), repeats=repeats)
-    made = engine.lowered(False)
-    assert made is not None
+    program = engine.lowered(False)
+    assert program is not None
     layers = []
     for index, node in enumerate(engine.graph.nodes):
         spent = float(sum(s for s, n in zip(seconds, of_node) if n == index))
-        layers.append(_layer(node, str(made.choices.get(index, "")), spent, native.decisions.one.get(index)))
+        layers.append(_layer(node, str(program.choices.get(index, "")), spent, native.decisions.one.get(index)))
     return layers
 
 

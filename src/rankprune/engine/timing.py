@@ -59,23 +59,23 @@ def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
     return [min(seconds) for seconds in samples(calls)]
 
 
-def ratios(theirs: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
+def ratios(reference: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
     """Return how many times faster one call is than another.
 
     Args:
-        theirs: Seconds of the reference, round by round.
-        ours: Seconds of the other call, round by round.
+        reference: Seconds of the reference, round by round.
+        other: Seconds of the other call, round by round.
 
     Returns:
         First and third quartile of the rounds' ratios.
     """
-    gains = [a / b for a, b in zip(theirs, ours)]
+    gains = [a / b for a, b in zip(reference, other)]
     if len(gains) < 2:
         return gains[0], gains[0]
     low, _, high = statistics.quantiles(gains, n=4, method="inclusive")
     return low, high
 
 
-def _known(theirs: Sequence[float], ours: Sequence[float]) -> bool:
-    low, high = ratios(theirs, ours)
+def _known(reference: Sequence[float], other: Sequence[float]) -> bool:
+    low, high = ratios(reference, other)
     return high - low <= KNOWN * low

@@ -67,14 +67,14 @@ def need_equal(module: nn.Module, program: Program, call: Call) -> None:
         try:
             got = program.run(part.batch, part.tensors)
         except Exception as error:
-            found: str | None = f"the compiled one fails ({reason(error)})"
+            problem: str | None = f"the compiled one fails ({reason(error)})"
         else:
-            found = difference(want, got, tolerance)
-        if found is None or difference(want, run_module(module, part), tolerance):  # or the module is not deterministic
-            continue
+            problem = difference(want, got, tolerance)
+        if problem is None or difference(want, run_module(module, part), tolerance):
+            continue  # the same result, or a module that is not deterministic
         raise ValueError(
-            f"compile cannot be used on {type(module).__name__}: at batch {batch} {found}, because its forward depends "
-            "on the batch size; write it for any batch (squeeze(1) for squeeze(), no branch on shape[0])"
+            f"compile cannot be used on {type(module).__name__}: at batch {batch} {problem}, because its forward "
+            "depends on the batch size; write it for any batch (squeeze(1) for squeeze(), no branch on shape[0])"
         )
 
 

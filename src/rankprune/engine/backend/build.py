@@ -20,7 +20,7 @@ SOURCES = Path(__file__).resolve().parents[1] / "kernels"
 NAME = "librankprune.so"
 _UNDER_WAY = ".building-"
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi")
-FILES = ("check", "program", "threads", "variants")
+FILES = ("program", "threads", "variants")
 # Flags by instruction set: the file variant.cpp is compiled once for each.
 _X86: dict[str, tuple[str, ...]] = {
     "portable": (),
@@ -66,11 +66,11 @@ def variants(machine: str | None = None) -> dict[str, tuple[str, ...]]:
 
 def digest() -> str:
     """Return a digest of sources and flags; a library that was built from others is not used."""
-    found = hashlib.sha256(repr((COMMON, FILES, variants())).encode())
+    hasher = hashlib.sha256(repr((COMMON, FILES, variants())).encode())
     for path in sorted(SOURCES.iterdir()):
         if path.suffix in (".h", ".cpp"):
-            found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
+            hasher.update(path.name.encode() + path.read_bytes())
+    return hasher.hexdigest()[:16]
 
 
 def objects(
@@ -95,9 +95,9 @@ def objects(
 
     def one(job: tuple[str, Path, tuple[str, ...]]) -> Path:
         name, source, own = job
-        made = folder / f"{name}.o"
-        _call([*command, *COMMON, *flags, *own, "-c", str(source), "-o", str(made)])
-        return made
+        object_file = folder / f"{name}.o"
+        _call([*command, *COMMON, *flags, *own, "-c", str(source), "-o", str(object_file)])
+        return object_file
 
     with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
         return list(pool.map(one, jobs))
@@ -118,11 +118,11 @@ def build(folder: Path) -> Path:
     command = compiler()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=_UNDER_WAY, dir=folder) as place:
-        made = Path(place) / NAME
+        library = Path(place) / NAME
         parts = map(str, objects(Path(place), command))
-        _call([*command, "-shared", "-pthread", *parts, "-o", str(made)])
-        target = folder / f"{digest()}-{_content(made)}-{NAME}"
-        os.replace(made, target)
+        _call([*command, "-shared", "-pthread", *parts, "-o", str(library)])
+        target = folder / f"{digest()}-{_content(library)}-{NAME}"
+        os.replace(library, target)
     return target
 
 
@@ -156,16 +156,16 @@ def find_or_build(folder: Path) -> Path:
     Raises:
         NoCompiler: There is no compiler, or it fails.
     """
-    if found := find(folder):
-        return found
+    if library := find(folder):
+        return library
     try:
         with _alone(folder) as alone:
-            found = find(folder)  # another process may have built it while this one waited
-            if found is None:
+            library = find(folder)  # another process may have built it while this one waited
+            if library is None:
                 if alone:
                     _remove_leftovers(folder)
-                found = build(folder)
-            return found
+                library = build(folder)
+            return library
     except OSError as error:
         temporary = Path(tempfile.mkdtemp(prefix="rankprune-kernels-"))
         atexit.register(shutil.rmtree, temporary, ignore_errors=True)

@@ -79,9 +79,9 @@ class Engine:
         self._limits = limits
         self._lowered: dict[tuple[bool, int], Lowered | None] = {}
         self._lock = threading.Lock()
-        made = self.lowered(False)
-        assert made is not None
-        self.graph = graph.with_weights(made.packed)
+        first = self.lowered(False)
+        assert first is not None
+        self.graph = graph.with_weights(first.packed)
 
     def lowered(self, eight: bool, threads: int | None = None) -> Lowered | None:
         """Return the program of a layout, lowered when first needed.
@@ -102,12 +102,12 @@ class Engine:
                 if first is not None:
                     choices = {**first.choices, **choices}
                 try:
-                    made = lower(self.graph, eight, self.variant, key[1], choices, self._packs, self._limits)
+                    program = lower(self.graph, eight, self.variant, key[1], choices, self._packs, self._limits)
                 except Unsupported:
                     if not eight:
                         raise
-                    made = None
-                self._lowered[key] = made
+                    program = None
+                self._lowered[key] = program
             return self._lowered[key]
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -131,25 +131,25 @@ class Engine:
             size = 8 if eight else 1
             # Whole groups run one per thread; the remaining images run with all threads on each group.
             groups = (batch - done) // size // self.threads * self.threads if self.threads > 1 else 1
-            program = self.lowered(eight, 1 if groups > 1 else None)
-            assert program is not None
+            lowered = self.lowered(eight, 1 if groups > 1 else None)
+            assert lowered is not None
             count = size * groups if groups > 1 else min(size, batch - done)
-            self._group(program, arrays, results, done, count, groups)
+            self._group(lowered, arrays, results, done, count, groups)
             done += count
         return results
 
     def _group(
-        self, made: Lowered, inputs: list[np.ndarray], outputs: list[np.ndarray], first: int, count: int,
+        self, lowered: Lowered, inputs: list[np.ndarray], outputs: list[np.ndarray], first: int, count: int,
         groups: int = 1, seconds: np.ndarray | None = None,
     ) -> None:  # fmt: skip
         """Run images first .. first+count-1 in `groups` groups; a single group of eight may be partly empty."""
         each = count // groups if groups > 1 else count
-        ins = [(x.ctypes.data + 4 * first * n, at, each * n) for x, (at, n) in zip(inputs, made.inputs)]
-        outs = [(y.ctypes.data + 4 * first * n, at, each * n) for y, (at, n) in zip(outputs, made.outputs)]
+        ins = [(x.ctypes.data + 4 * first * n, at, each * n) for x, (at, n) in zip(inputs, lowered.inputs)]
+        outs = [(y.ctypes.data + 4 * first * n, at, each * n) for y, (at, n) in zip(outputs, lowered.outputs)]
         if groups > 1:
-            made.program.run_groups(ins, outs, groups, self.threads)
+            lowered.program.run_groups(ins, outs, groups, self.threads)
         else:
-            made.program.run(ins, outs, seconds)
+            lowered.program.run(ins, outs, seconds)
 
     def profile(
         self, inputs: Sequence[np.ndarray], eight: bool = False, repeats: int = 10
@@ -167,17 +167,17 @@ class Engine:
         Raises:
             Unsupported: The graph cannot run eight images at once.
         """
-        made = self.lowered(eight)
-        if made is None:
+        lowered = self.lowered(eight)
+        if lowered is None:
             raise Unsupported("this network runs one image at a time")
-        arrays = [np.ascontiguousarray(np.resize(x, (made.batch, *x.shape[1:])), np.float32) for x in inputs]
-        results = [np.empty((made.batch, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
-        best = np.full(made.program.size, np.inf)
+        arrays = [np.ascontiguousarray(np.resize(x, (lowered.batch, *x.shape[1:])), np.float32) for x in inputs]
+        results = [np.empty((lowered.batch, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
+        best = np.full(lowered.program.size, np.inf)
         for _ in range(repeats):
-            seconds = np.zeros(made.program.size)
-            self._group(made, arrays, results, 0, made.batch, 1, seconds)
+            seconds = np.zeros(lowered.program.size)
+            self._group(lowered, arrays, results, 0, lowered.batch, 1, seconds)
             np.minimum(best, seconds, out=best)
-        return best, made.of_node
+        return best, lowered.of_node
 
     def blank(self, batch: int = 1) -> list[np.ndarray]:
         """Return inputs of zeros.
@@ -212,11 +212,11 @@ class Engine:
         """Return the bytes of all constants that the graph and its programs so far hold, each counted once."""
         arrays = {}
         for node in self.graph.nodes:
-            held = [*node.arrays.values(), *(node.weight.arrays() if node.weight is not None else [])]
-            arrays.update({a.ctypes.data: a.nbytes for a in held})
-        for made in self._lowered.values():
-            if made is not None:
-                arrays.update(made.program.arrays())
+            constants = [*node.arrays.values(), *(node.weight.arrays() if node.weight is not None else [])]
+            arrays.update({a.ctypes.data: a.nbytes for a in constants})
+        for lowered in self._lowered.values():
+            if lowered is not None:
+                arrays.update(lowered.program.arrays())
         return sum(arrays.values())
 
     def _check(self, inputs: Sequence[np.ndarray]) -> int:

@@ -71,15 +71,15 @@ def _rows(out: Layout, shape: Shape, array: np.ndarray) -> np.ndarray:
         shape = array.shape
     if out.eight:
         lanes = array.transpose(1, 0, 2) if len(shape) == 3 else np.broadcast_to(array, shape).reshape(1, -1, 1)
-        made = np.broadcast_to(lanes[..., None], (*lanes.shape, LANES))
+        rows = np.broadcast_to(lanes[..., None], (*lanes.shape, LANES))
     elif len(shape) == 3:
         wide = _in_lanes(array)
-        made = wide.transpose(2, 0, 1, 3)
+        rows = wide.transpose(2, 0, 1, 3)
     elif len(shape) == 2:
-        made = _in_lanes(array.T)[None]
+        rows = _in_lanes(array.T)[None]
     else:
-        made = _in_lanes(array)[None, None]
-    return np.ascontiguousarray(made, array.dtype)
+        rows = _in_lanes(array)[None, None]
+    return np.ascontiguousarray(rows, array.dtype)
 
 
 def _in_lanes(array: np.ndarray) -> np.ndarray:

@@ -151,10 +151,10 @@ def attention(state: Lowering, node: Node) -> None:
     scale = np.ascontiguousarray(node.arrays["scale"])
     uses, arrays, constant = [q, k, v, target], [scale], None
     if "bias" in node.arrays:  # [group][head][key][token]
-        found = node.arrays["bias"]
-        constant = np.concatenate([found.reshape(-1), np.zeros(LANES, np.float32)])
+        table = node.arrays["bias"]
+        constant = np.concatenate([table.reshape(-1), np.zeros(LANES, np.float32)])
         arrays.append(constant)
-        sizes, steps = found.shape, np.cumprod([1, *found.shape[:0:-1]])[::-1]
+        sizes, steps = table.shape, np.cumprod([1, *table.shape[:0:-1]])[::-1]
         group, head, key, token = (int(step) if n > 1 else 0 for n, step in zip(sizes, steps))
     elif len(node.inputs) > 3:
         bl, mask = state.input(node.inputs[3])

@@ -102,9 +102,9 @@ class Lowering:
         """
         step = len(self.calls)
         self.meter.need(4 * size)
-        made = Buffer(size + LANES, step, step)
-        self.buffers.append(made)
-        return made
+        buffer = Buffer(size + LANES, step, step)
+        self.buffers.append(buffer)
+        return buffer
 
     def call(
         self, params: Callable[[], Params], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = (),
@@ -183,10 +183,10 @@ class Lowering:
         value = node.output
         if len(self.graph.shapes[value]) != 3 or value in self.joined:
             return None
-        found = among_planes(self.graph, self.users, self.meter, value)
-        if found is not None:
+        layout = among_planes(self.graph, self.users, self.meter, value)
+        if layout is not None:
             self.in_planes.add(value)
-        return found
+        return layout
 
     def input(self, value: int) -> tuple[Layout, Buffer]:
         """Return where a value is stored. A graph input is converted to the engine's layout when it is first needed.

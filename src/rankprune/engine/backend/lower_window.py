@@ -53,14 +53,14 @@ class Window(Params):
 
 
 def planes_params(
-    state: Lowering, node: Node, made: PlaneSet, fill: float, joined: Layout | None = None
+    state: Lowering, node: Node, planes: PlaneSet, fill: float, joined: Layout | None = None
 ) -> tuple[Callable[[int], Planes], Buffer]:
     """Prepare the copy of a node's input into planes.
 
     Args:
         state: The state of the lowering.
         node: A convolution or pooling.
-        made: The planes that its taps read.
+        planes: The planes that its taps read.
         fill: Value of the padding.
         joined: Layout of the only plane, if its rows are joined.
 
@@ -72,17 +72,17 @@ def planes_params(
     plain = value in state.plain
     layout, source = (state.layouts[value], state.places[value]) if plain else state.input(value)
     stride = node.attrs["stride"]
-    chan = joined.channel if joined else plane_stride(made)
+    chan = joined.channel if joined else plane_stride(planes)
     columns = joined.shape[2] if joined else 0
 
-    there = made.centre if value in state.in_planes else -1
+    there = planes.centre if value in state.in_planes else -1
 
     def params(at: int) -> Planes:
         view = View(source.at, 0, height * width) if plain else layout.view(source.at)
         return Planes(
-            view, plain or layout.joined, channels, height, width, at, channels * chan, chan, columns, made.slabs,
-            made.rows, made.x_first.size, made.y_first.size, stride[1], stride[0], made.x_first.ctypes.data,
-            made.y_first.ctypes.data, there, fill,
+            view, plain or layout.joined, channels, height, width, at, channels * chan, chan, columns, planes.slabs,
+            planes.rows, planes.x_first.size, planes.y_first.size, stride[1], stride[0], planes.x_first.ctypes.data,
+            planes.y_first.ctypes.data, there, fill,
         )  # fmt: skip
 
     return params, source
@@ -115,19 +115,19 @@ def conv(state: Lowering, node: Node) -> None:
         one = np.zeros((1, 1), np.int64)
         _multiply(state, node, source, layout.origin, layout.slab, layout.channel, 1, one, groups)
     else:
-        made = planes_of(state.graph, state.meter, node, kernel)
+        planes = planes_of(state.graph, state.meter, node, kernel)
         channels, out = state.graph.shapes[value][0], state.graph.shapes[node.output]
         # A 1x1 convolution with strides goes through its only plane as the others do through their input.
-        plane = joined_rows((channels, *out[1:])) if node.output in state.joined and made.taps.size == 1 else None
-        params, source = planes_params(state, node, made, 0.0, plane)
-        chan = plane.channel if plane else plane_stride(made)
-        state.scratch = max(state.scratch, made.rows * LANES if plane else 0)
-        size = plane.size if plane else made.slabs * channels * chan
+        plane = joined_rows((channels, *out[1:])) if node.output in state.joined and planes.taps.size == 1 else None
+        params, source = planes_params(state, node, planes, 0.0, plane)
+        chan = plane.channel if plane else plane_stride(planes)
+        state.scratch = max(state.scratch, planes.rows * LANES if plane else 0)
+        size = plane.size if plane else planes.slabs * channels * chan
         target = source if value in state.in_planes else state.buffer(size)
-        tasks = made.slabs * -(-channels // kernel_constant("kPlaneChannels"))
-        work = made.slabs * channels * made.count * made.rows * LANES
-        state.call(lambda: params(target.at), tasks, [source, target], [made.x_first, made.y_first], work)
-        _multiply(state, node, target, 0, channels * chan, chan, 1, made.taps, groups, plane is None)
+        tasks = planes.slabs * -(-channels // kernel_constant("kPlaneChannels"))
+        work = planes.slabs * channels * planes.count * planes.rows * LANES
+        state.call(lambda: params(target.at), tasks, [source, target], [planes.x_first, planes.y_first], work)
+        _multiply(state, node, target, 0, channels * chan, chan, 1, planes.taps, groups, plane is None)
 
 
 def linear(state: Lowering, node: Node) -> None:
@@ -241,16 +241,16 @@ def pool(state: Lowering, node: Node) -> None:
             work=out.slabs * channels * out.rows * LANES * (kernel[0] * kernel[1] + 1),
         )  # fmt: skip
         return
-    made = planes_of(state.graph, state.meter, node, kernel)
-    params, source = planes_params(state, node, made, 0.0 if a["average"] else -np.inf)
+    planes = planes_of(state.graph, state.meter, node, kernel)
+    params, source = planes_params(state, node, planes, 0.0 if a["average"] else -np.inf)
     out, target = state.output(node.output)
-    offsets = np.ascontiguousarray(made.taps.reshape(-1), np.int64)
+    offsets = np.ascontiguousarray(planes.taps.reshape(-1), np.int64)
     scale = (
         _reciprocals(out, height, width, kernel, stride, pad, a["count_pad"])
         if a["average"]
         else np.ones(1, np.float32)
     )
-    plane = made.count * made.rows * LANES
+    plane = planes.count * planes.rows * LANES
     state.scratch = max(state.scratch, plane)
     state.call(
         lambda: Pool(
@@ -262,10 +262,10 @@ def pool(state: Lowering, node: Node) -> None:
             offsets.ctypes.data,
             scale.ctypes.data,
         ),
-        made.slabs * -(-channels // kernel_constant("kPlaneChannels")),
+        planes.slabs * -(-channels // kernel_constant("kPlaneChannels")),
         [source, target],
-        [made.x_first, made.y_first, offsets, scale],
-        made.slabs * channels * (plane + out.rows * LANES * offsets.size),
+        [planes.x_first, planes.y_first, offsets, scale],
+        planes.slabs * channels * (plane + out.rows * LANES * offsets.size),
     )
 
 

@@ -102,8 +102,8 @@ def lower(
     arena = place(state.buffers)
     state.meter.need(4 * (arena + state.scratch))
     program = Program(variant, threads, arena, state.scratch)
-    for made in state.calls:
-        program.add(made.params(), made.tasks, made.arrays)
+    for call in state.calls:
+        program.add(call.params(), call.tasks, call.arrays)
     return Lowered(
         program,
         [(b.at, n) for b, n in ins],

@@ -106,10 +106,10 @@ def _order(axes: Axes) -> tuple[Axes, Axes, int]:
     none = (1, 0, 0)
 
     def take(f: int | None, t: int | None) -> tuple[int, int, int] | None:
-        found = next((a for a in rest if f in (None, a[1]) and t in (None, a[2])), None)
-        if found is not None:
-            rest.remove(found)
-        return found
+        axis = next((a for a in rest if f in (None, a[1]) and t in (None, a[2])), None)
+        if axis is not None:
+            rest.remove(axis)
+        return axis
 
     row = take(1, 1)
     if row is not None:
@@ -132,8 +132,8 @@ def _split(nest: Nest, outer: Axes, inner: Axes, kind: int) -> list[tuple[int, i
     if size * inner[1][0] < 2 * MOVE_COUNT or size < 2 * _SPLIT or len(outer) >= _OUTER:
         return [(nest.source, nest.target, outer, inner, kind)]
     parts, rest = divmod(size, _SPLIT)
-    made = [(nest.source, nest.target, [*outer, (parts, _SPLIT * f, _SPLIT * t)], [(_SPLIT, f, t), inner[1]], kind)]
+    pieces = [(nest.source, nest.target, [*outer, (parts, _SPLIT * f, _SPLIT * t)], [(_SPLIT, f, t), inner[1]], kind)]
     if rest:
         done = parts * _SPLIT
-        made.append((nest.source + done * f, nest.target + done * t, outer, [(rest, f, t), inner[1]], kind))
-    return made
+        pieces.append((nest.source + done * f, nest.target + done * t, outer, [(rest, f, t), inner[1]], kind))
+    return pieces

@@ -32,7 +32,7 @@ def fields(text: str) -> list[tuple[str, Any]]:
         Name and ctypes type of each field, in order; an unknown type is a pointer.
     """
     known: dict[str, Any] = {"int64_t": c_int64, "double": c_double}
-    known |= {made.__name__: made for made in Params.__subclasses__()}
+    known |= {params.__name__: params for params in Params.__subclasses__()}
     groups = (group.split(maxsplit=1) for group in text.split(";") if group.strip())
     return [(name.strip(), known.get(kind, c_void_p)) for kind, names in groups for name in names.split(",")]
 
@@ -119,9 +119,9 @@ class Program:
         name = type(params).__name__
         if not all(array.flags.c_contiguous for array in arrays):
             raise ValueError(f"the operator {name} has an array that does not lie in one piece")
-        given = (Array * len(arrays))(*(Array(array.ctypes.data, array.nbytes) for array in arrays))
+        table = (Array * len(arrays))(*(Array(array.ctypes.data, array.nbytes) for array in arrays))
         kind = number_of(type(params))
-        wrong = self._lib.rp_add(self._handle, kind, ctypes.byref(params), tasks, given, len(arrays))
+        wrong = self._lib.rp_add(self._handle, kind, ctypes.byref(params), tasks, table, len(arrays))
         if wrong:
             raise ValueError(f"the operator {name} would use {wrong.decode()}")
         self._arrays.extend(arrays)
@@ -253,11 +253,11 @@ def bind(path: Path) -> Any:
 def operators() -> dict[str, str]:
     """Return the operators of the library in order, each with its fields as text."""
     lib = library()
-    found: dict[str, str] = {}
-    while text := lib.rp_fields(len(found)):
+    texts: dict[str, str] = {}
+    while text := lib.rp_fields(len(texts)):
         name, _, rest = text.decode().partition(":")
-        found[name] = rest
-    return found
+        texts[name] = rest
+    return texts
 
 
 @functools.cache
@@ -274,9 +274,9 @@ def number_of(params: type[Params]) -> int:
         RuntimeError: The library has no such operator, or its fields differ.
     """
     known = operators()
-    theirs = fields(known.get(params.__name__, ""))
-    if theirs != params._fields_:
-        ours, named = (", ".join(field[0] for field in each) for each in (params._fields_, theirs))
+    library_fields = fields(known.get(params.__name__, ""))
+    if library_fields != params._fields_:
+        ours, named = (", ".join(field[0] for field in each) for each in (params._fields_, library_fields))
         raise RuntimeError(
             f"the kernels' operator {params.__name__} has the fields ({named}), not ({ours}): build them again"
         )
@@ -305,10 +305,10 @@ def kernel_constant(name: str) -> int:
 def variants() -> list[str]:
     """Return the instruction sets that this CPU supports, best first."""
     lib = library()
-    found: list[str] = []
-    while name := lib.rp_variant(len(found)):
-        found.append(name.decode())
-    return found
+    names: list[str] = []
+    while name := lib.rp_variant(len(names)):
+        names.append(name.decode())
+    return names
 
 
 def lanes(variant: str) -> int:

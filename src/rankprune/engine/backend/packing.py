@@ -164,8 +164,8 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
         values = weight.dense().reshape(-1)
         position = np.arange(values.size, dtype=np.int64)
     else:
-        found, values = weight.entries()
-        position = found.astype(np.int64)
+        nonzero, values = weight.entries()
+        position = nonzero.astype(np.int64)
     out, rest = np.divmod(position, inputs * window)  # (nonzeros,) each
     channel = rest // window
     rows = (channel + out // (outputs // groups) * inputs) * channel_rows + taps.reshape(-1)[rest % window]
@@ -200,7 +200,7 @@ class Packs:
     """Packed weights so far, shared by programs that differ only in how they distribute the work."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], Packed] = {}
+        self._packed: dict[tuple[object, ...], Packed] = {}
 
     def get(
         self, node: int, weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
@@ -219,9 +219,9 @@ class Packs:
             The arrays.
         """
         key = (node, taps.tobytes(), channel_rows, choice.width, choice.block, choice.dense)
-        if key not in self._made:
-            self._made[key] = pack(weight, taps, channel_rows, groups, choice)
-        return self._made[key]
+        if key not in self._packed:
+            self._packed[key] = pack(weight, taps, channel_rows, groups, choice)
+        return self._packed[key]
 
 
 class PackedWeight(Weight):
@@ -263,13 +263,13 @@ class PackedWeight(Weight):
         order = np.argsort(self._taps, kind="stable")
         position = np.empty(out.shape, np.int64)
         first = out[:, 0] // (outputs // self._groups) * inputs
-        found = np.zeros(rows.size, bool)
+        known = np.zeros(rows.size, bool)
         for tap in order[::-1]:
             channel, rest = np.divmod(rows - self._taps[tap], self._channel_rows)
-            fits = ~found & (rest == 0) & (channel >= first) & (channel < first + inputs)
+            fits = ~known & (rest == 0) & (channel >= first) & (channel < first + inputs)
             inner = ((channel - first) * self._taps.size + tap)[fits]
             position[fits] = out[fits] * (inputs * self._taps.size) + inner[:, None]
-            found |= fits
+            known |= fits
         values, flat = p.values, position.reshape(-1)
         order = np.argsort(flat, kind="stable")
         order = order[values[order] != 0]

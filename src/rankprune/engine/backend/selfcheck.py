@@ -20,12 +20,12 @@ TOLERANCE = 1e-4
 @functools.cache
 def best_variant() -> str:
     """Return the fastest instruction set whose results agree with the portable kernels."""
-    found = variants()
-    for name in found[:-1]:
+    names = variants()
+    for name in names[:-1]:
         if agrees(name):
             return name
         warnings.warn(f"the {name} kernels disagree with the portable ones on this CPU and are not used", stacklevel=2)
-    return found[-1]
+    return names[-1]
 
 
 def agrees(variant: str) -> bool:
@@ -45,13 +45,13 @@ def agrees(variant: str) -> bool:
 
 
 def _run(graph: Graph, eight: bool, variant: str, choices: dict[int, Choice]) -> list[np.ndarray]:
-    made = lower(graph, eight, variant, 1, choices)
+    lowered = lower(graph, eight, variant, 1, choices)
     rng = np.random.default_rng(0)
-    inputs = [rng.standard_normal((made.batch, *graph.shapes[v])).astype(np.float32) for v in graph.inputs]
-    outputs = [np.empty((made.batch, *graph.shapes[v]), np.float32) for v in graph.outputs]
-    made.program.run(
-        [(x.ctypes.data, at, x.size) for x, (at, _) in zip(inputs, made.inputs)],
-        [(y.ctypes.data, at, y.size) for y, (at, _) in zip(outputs, made.outputs)],
+    inputs = [rng.standard_normal((lowered.batch, *graph.shapes[v])).astype(np.float32) for v in graph.inputs]
+    outputs = [np.empty((lowered.batch, *graph.shapes[v]), np.float32) for v in graph.outputs]
+    lowered.program.run(
+        [(x.ctypes.data, at, x.size) for x, (at, _) in zip(inputs, lowered.inputs)],
+        [(y.ctypes.data, at, y.size) for y, (at, _) in zip(outputs, lowered.outputs)],
     )
     return outputs
 

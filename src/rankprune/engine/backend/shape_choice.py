@@ -102,10 +102,10 @@ def candidates(weight: Weight, groups: int, rows: int, lanes: int) -> list[Choic
     """
     density = weight.nonzeros / max(weight.size, 1)
     window = int(np.prod(weight.shape[2:])) if len(weight.shape) > 2 else 1
-    found = _narrow(weight, groups, rows, density, window) if lanes == 8 or window > 1 else []
+    choices = _narrow(weight, groups, rows, density, window) if lanes == 8 or window > 1 else []
     if lanes == 16 and rows > 1:
-        found += _wide(weight, groups, rows, density, window)
-    return list(dict.fromkeys(found))
+        choices += _wide(weight, groups, rows, density, window)
+    return list(dict.fromkeys(choices))
 
 
 def _narrow(weight: Weight, groups: int, rows: int, density: float, window: int) -> list[Choice]:
@@ -133,15 +133,15 @@ def _wide(weight: Weight, groups: int, rows: int, density: float, window: int) -
         shapes += [(1, height, False) for height in (4, 6, 8, 10, 12, 14, 16)]
     if density > 0.5 and outputs % 4 == 0:
         shapes += [(4, height, True) for height in (8, 10, 12)]
-    made = []
+    choices = []
     for width, height, dense in shapes:
         tall = even(rows, height, 16)
         blocks = {0}
         if groups == 1:
             sizes = (size // (tall * _row_bytes(window)) // 8 * 8 for size in (L1_BYTES, 2 * L1_BYTES))
             blocks |= {b for b in sizes if 0 < b < inputs and b * window * density >= 4}
-        made += [Choice(width, tall, block, dense, 16) for block in sorted(blocks)]
-    return made
+        choices += [Choice(width, tall, block, dense, 16) for block in sorted(blocks)]
+    return choices
 
 
 def heights(rows: int) -> list[int]:
@@ -155,5 +155,5 @@ def heights(rows: int) -> list[int]:
     """
     tallest = TALLEST[8][1]
     parts = -(-rows // tallest)
-    found = [-(-rows // p) for p in (parts, parts + 1, 2 * parts)]
-    return list(dict.fromkeys(h for h in found if h >= min(4, rows)))
+    even_heights = [-(-rows // p) for p in (parts, parts + 1, 2 * parts)]
+    return list(dict.fromkeys(h for h in even_heights if h >= min(4, rows)))

@@ -66,14 +66,14 @@ def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | N
         if say is not None:
             say(f"tuning layer {number} of {len(layers)}{' for batches' if eight else ''}")
         key = layer_key(graph, node, eight, joined)
-        found = cache.get(key)
-        if found is None:
+        decision = cache.get(key)
+        if decision is None:
             try:
-                found = _measure(*_alone(graph, node, joined), eight, variant)
+                decision = _measure(*_alone(graph, node, joined), eight, variant)
             except Unsupported:
                 continue  # lowering the whole graph raises the same error, and reports it
-            cache.put(key, found)
-        decided[index] = found
+            cache.put(key, decision)
+        decided[index] = decision
     cache.save()
     return decided
 
@@ -118,18 +118,18 @@ def _alone(graph: Graph, node: Node, joined: frozenset[int]) -> tuple[Graph, fro
     alone.nodes.append(Node(node.op, [source, *inputs[1:]], output, "", node.attrs, node.arrays, node.weight))
     alone.outputs = [output]
     pairs = [*zip(node.inputs, inputs), (node.inputs[0], source), (node.output, output)]
-    return alone, frozenset(mine for theirs, mine in pairs if theirs in joined)
+    return alone, frozenset(copy for original, copy in pairs if original in joined)
 
 
 class _Trial:
     def __init__(self, graph: Graph, joined: frozenset[int], eight: bool, variant: str, choice: Choice) -> None:
-        self.made: Lowered = lower(graph, eight, variant, 1, {1: choice}, joined=joined)
-        self.choice = self.made.choices[1]
-        self.index = max(i for i, node in enumerate(self.made.of_node) if node == 1)
+        self.lowered: Lowered = lower(graph, eight, variant, 1, {1: choice}, joined=joined)
+        self.choice = self.lowered.choices[1]
+        self.index = max(i for i, node in enumerate(self.lowered.of_node) if node == 1)
         self.times: list[float] = []
 
     def time(self, repeats: int) -> None:
-        self.times.append(self.made.program.time(self.index, repeats))
+        self.times.append(self.lowered.program.time(self.index, repeats))
 
     @property
     def least(self) -> float:
@@ -138,9 +138,9 @@ class _Trial:
 
 def _measure(graph: Graph, joined: frozenset[int], eight: bool, variant: str) -> Decision:
     node = graph.nodes[1]
-    made = lower(graph, eight, variant, 1, joined=joined)
+    lowered = lower(graph, eight, variant, 1, joined=joined)
     weight: Weight = node.kernel
-    offered = [made.choices[1], *candidates(weight, node.attrs.get("groups", 1), made.rows[1], lanes(variant))]
+    offered = [lowered.choices[1], *candidates(weight, node.attrs.get("groups", 1), lowered.rows[1], lanes(variant))]
     trials: dict[Choice, _Trial] = {}
     for choice in offered:
         trial = _Trial(graph, joined, eight, variant, choice)
@@ -173,8 +173,8 @@ def cpu_model() -> str:
         return platform.processor() or platform.machine()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     names = ("model name", "cpu family", "model", "CPU implementer", "CPU part")
-    found = {key.strip(): value.strip() for key, value in fields.items()}
-    return " ".join(found[name] for name in names if name in found) or platform.machine()
+    values = {key.strip(): value.strip() for key, value in fields.items()}
+    return " ".join(values[name] for name in names if name in values) or platform.machine()
 
 
 def _choice(entry: dict[str, int]) -> Choice:

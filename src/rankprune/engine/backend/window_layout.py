@@ -68,15 +68,15 @@ def among_planes(graph: Graph, users: Users, meter: Meter, value: int) -> Layout
         return None
     if node.attrs["stride"] != [1, 1]:
         return None
-    made = planes_of(graph, meter, node, kernel)
-    top = -int(made.y_first[0])
-    if made.centre < 0 or out[2] != width or top < 0 or top + height > made.rows:
+    planes = planes_of(graph, meter, node, kernel)
+    top = -int(planes.y_first[0])
+    if planes.centre < 0 or out[2] != width or top < 0 or top + height > planes.rows:
         return None
-    chan = plane_stride(made)
-    origin = (made.centre * made.rows + top) * LANES
+    chan = plane_stride(planes)
+    origin = (planes.centre * planes.rows + top) * LANES
     return Layout(
-        graph.shapes[value], False, made.slabs, channels, height, channels * chan, chan, origin,
-        made.slabs * channels * chan,
+        graph.shapes[value], False, planes.slabs, channels, height, channels * chan, chan, origin,
+        planes.slabs * channels * chan,
     )  # fmt: skip
 
 

@@ -42,8 +42,8 @@ class Signature:
         if self.structure != call.signature.structure:
             return False
         return all(
-            mine == kind or (_is_tensor(kind) and mine == (leaf.dtype, tuple(leaf.shape)))
-            for mine, kind, leaf in zip(self.kinds, call.signature.kinds, call.leaves)
+            expected == kind or (_is_tensor(kind) and expected == (leaf.dtype, tuple(leaf.shape)))
+            for expected, kind, leaf in zip(self.kinds, call.signature.kinds, call.leaves)
         )
 
 
@@ -74,8 +74,8 @@ class Call:
         Returns:
             Positional and keyword arguments.
         """
-        given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return tuple(args), dict(kwargs)
 
@@ -94,8 +94,8 @@ class Call:
         """
         rows = torch.arange(batch) % self.batch
         tensors = [t[rows] if b else t for t, b in zip(self.tensors, self.batched())]
-        given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        remaining = iter(tensors)
+        leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         return Call(self.signature, tensors, leaves, self.spec, batch)
 
 

@@ -109,8 +109,8 @@ def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
     name = str(node.target)
     if "_assert" in name or "sym_constrain" in name:
         return
-    args: Any = fx.node.map_arg(node.args, lambda n: _held(state, n))
-    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: _held(state, n))
+    args: Any = fx.node.map_arg(node.args, lambda n: _captured(state, n))
+    kwargs: Any = fx.node.map_arg(node.kwargs, lambda n: _captured(state, n))
     if name.startswith(("aten.new_zeros", "aten.new_ones", "aten.new_full")):  # they only use the tensor's dtype
         args = (torch.empty(0, dtype=node.all_input_nodes[0].meta["val"].dtype), *args[1:])
     leaves = _leaves((args, kwargs))
@@ -133,7 +133,7 @@ def _step(state: Captured, node: fx.Node, excluded: bool) -> None:
             _leave(state, node, reason(error))
 
 
-def _held(state: Captured, node: fx.Node) -> Any:
+def _captured(state: Captured, node: fx.Node) -> Any:
     return Foreign(node) if node.op == "get_attr" else state.env[node]
 
 
@@ -151,14 +151,14 @@ def _native(state: Captured, node: fx.Node, args: Any, kwargs: Any, leaves: list
             raise Unsupported("")  # a view of a tensor of torch stays with torch
         _follows(node, moves, leaves)
         entered = [_map(a, lambda leaf: _enter(state, leaf)) for a in (args, kwargs)]
-        made = handler(graph, *_now(entered[0]), **_now(entered[1]))
-        _need_consistent(state, node.meta.get("val"), made)
+        result = handler(graph, *_now(entered[0]), **_now(entered[1]))
+        _need_consistent(state, node.meta.get("val"), result)
     except Exception:
         # Remove what the handler has added so far.
         del graph.nodes[before[0] :], graph.shapes[before[1] :]
         state.entered = {v: n for v, n in state.entered.items() if v < before[1]}
         raise
-    state.env[node] = made
+    state.env[node] = result
     if moves and len(graph.nodes) == before[0]:
         state.moved.add(node)
     for part in graph.nodes[before[0] :]:
@@ -175,23 +175,23 @@ def _follows(node: fx.Node, moves: bool, leaves: list[Any]) -> None:
         raise Unsupported("a number that depends on the batch size")
 
 
-def _need_consistent(state: Captured, shown: Any, made: Any) -> None:
+def _need_consistent(state: Captured, shown: Any, result: Any) -> None:
     """Raise Unsupported unless the result has the exported program's shape and batch axis.
 
     A view may be right for two images and wrong for three: (tokens · batch) seen as (2, tokens / 2 · batch).
     """
-    if isinstance(made, (list, tuple)) and isinstance(shown, (list, tuple)):
-        for part, ref in zip(shown, made):
+    if isinstance(result, (list, tuple)) and isinstance(shown, (list, tuple)):
+        for part, ref in zip(shown, result):
             _need_consistent(state, part, ref)
         return
-    if not isinstance(shown, Tensor) or not isinstance(made, Ref):
+    if not isinstance(shown, Tensor) or not isinstance(result, Ref):
         return
     each = [repeats(state.traced, n) for n in shown.shape]
     wanted = tuple(int(n) if k is None else IMAGES * k for n, k in zip(shown.shape, each))
-    if made.view.shape != wanted:
-        raise Unsupported(f"a result of shape {wanted} that came out as {made.view.shape}")
+    if result.view.shape != wanted:
+        raise Unsupported(f"a result of shape {wanted} that came out as {result.view.shape}")
     try:
-        per_image, split = made.split_batch_axis()
+        per_image, split = result.split_batch_axis()
     except Unsupported:
         return  # an operator that needs a batch axis raises later
     if each[per_image.batch_axis() if split is None else split] is None:
@@ -211,8 +211,8 @@ def _enter(state: Captured, leaf: Any) -> Any:
     if value is None:
         value = state.graph.value(tuple(shape[:axis] + shape[axis + (each == 1) :]))
         state.entered[value] = leaf.node
-    made = identity_view(state.graph, value, axis)
-    return Ref(value, made.view.reshape([*shape[:axis], IMAGES * each, *shape[axis + 1 :]]), made.count)
+    whole = identity_view(state.graph, value, axis)
+    return Ref(value, whole.view.reshape([*shape[:axis], IMAGES * each, *shape[axis + 1 :]]), whole.count)
 
 
 def _leave(state: Captured, node: fx.Node, why: str) -> None:
@@ -226,19 +226,19 @@ def _reach(state: Captured, node: fx.Node) -> None:
     """Make a node available to torch: as a value in order, or by the module's own views of one."""
     if node.op == "get_attr" or node in state.ordered:
         return
-    held = state.env[node]
-    if (isinstance(held, Size) and str(node.target) != "aten.sym_size.int") or node in state.moved:
-        if isinstance(held, Ref) and in_order(held):
+    captured = state.env[node]
+    if (isinstance(captured, Size) and str(node.target) != "aten.sym_size.int") or node in state.moved:
+        if isinstance(captured, Ref) and in_order(captured):
             return
         for used in node.all_input_nodes:
             _reach(state, used)
-    elif isinstance(held, Ref) and not in_order(held):
-        per_image, _ = held.split_batch_axis()
+    elif isinstance(captured, Ref) and not in_order(captured):
+        per_image, _ = captured.split_batch_axis()
         before = len(state.graph.nodes)
         value = materialize(state.graph, per_image)
         state.origins += [node] * (len(state.graph.nodes) - before)
-        made = identity_view(state.graph, value, per_image.batch_axis())
-        state.ordered[node] = Ref(value, made.view.reshape(held.view.shape), made.count)
+        whole = identity_view(state.graph, value, per_image.batch_axis())
+        state.ordered[node] = Ref(value, whole.view.reshape(captured.view.shape), whole.count)
 
 
 def _constant(target: Any, args: Any, kwargs: Any, leaves: list[Any]) -> Any:
@@ -259,12 +259,12 @@ def _size(state: Captured, node: fx.Node) -> None:
 
 
 def _output(state: Captured, out: fx.Node) -> int | fx.Node | Literal:
-    held = state.env[out]
-    if isinstance(held, Ref):
+    captured = state.env[out]
+    if isinstance(captured, Ref):
         try:
-            if held.batch_axis() == 0:
+            if captured.batch_axis() == 0:
                 before = len(state.graph.nodes)
-                value = materialize(state.graph, held)
+                value = materialize(state.graph, captured)
                 state.origins += [out] * (len(state.graph.nodes) - before)
                 return value
         except Unsupported:
@@ -274,10 +274,10 @@ def _output(state: Captured, out: fx.Node) -> int | fx.Node | Literal:
         copy.meta = dict(out.meta)
         _leave(state, copy, "the batch is not in front")
         return copy
-    if isinstance(held, Size):
+    if isinstance(captured, Size):
         _leave(state, out, "")
         return out
-    return out if isinstance(held, Foreign) else Literal(held)
+    return out if isinstance(captured, Foreign) else Literal(captured)
 
 
 def module_name(node: fx.Node) -> str:
@@ -303,9 +303,9 @@ def _map(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _leaves(tree: Any) -> list[Any]:
-    found: list[Any] = []
-    _map(tree, found.append)
-    return found
+    leaves: list[Any] = []
+    _map(tree, leaves.append)
+    return leaves
 
 
 def _at(tree: Any, images: int) -> Any:

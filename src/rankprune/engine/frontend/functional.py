@@ -14,8 +14,7 @@ def functional(exported: Any) -> Any:
     """Rewrite an exported program so that no operator works in place.
 
     An in-place operator on a tensor without other views becomes its out-of-place form. If views of the changed tensor
-    are
-    read afterwards, torch's own functionalization is used, which traces the program once more.
+    are read afterwards, torch's own functionalization is used, which traces the program once more.
 
     Args:
         exported: The exported program.
@@ -82,12 +81,12 @@ def _replace(graph: fx.Graph) -> bool:
         if plain is None or any(at[user] > at[node] for other in shared for user in other.users if user in at):
             return False
         with graph.inserting_before(node):
-            made = graph.call_function(plain, node.args, node.kwargs)
-        made.meta = dict(node.meta)
-        at[made] = at[node]
-        changed.replace_all_uses_with(made, lambda user, here=node: at[user] > at[here])  # type: ignore[misc]
-        node.replace_all_uses_with(made)
-        sharing[memory(changed)] = [n for n in sharing[memory(changed)] if n not in (changed, node)] + [made]
+            replacement = graph.call_function(plain, node.args, node.kwargs)
+        replacement.meta = dict(node.meta)
+        at[replacement] = at[node]
+        changed.replace_all_uses_with(replacement, lambda user, here=node: at[user] > at[here])  # type: ignore[misc]
+        node.replace_all_uses_with(replacement)
+        sharing[memory(changed)] = [n for n in sharing[memory(changed)] if n not in (changed, node)] + [replacement]
         graph.erase_node(node)
     return True
 
@@ -110,11 +109,11 @@ def _restore_batch_norm(graph: fx.Graph) -> None:
         if any(part.args[1] != 0 and part.users for part in parts):
             continue
         with graph.inserting_before(node):
-            made = graph.call_function(
+            restored = graph.call_function(
                 _aten.batch_norm.default, (x, weight, bias, mean, var, False, momentum, eps, False)
             )
-        made.meta = {**node.meta, "val": node.meta["val"][0]}
+        restored.meta = {**node.meta, "val": node.meta["val"][0]}
         for part in parts:
-            part.replace_all_uses_with(made)
+            part.replace_all_uses_with(restored)
             graph.erase_node(part)
         graph.erase_node(node)

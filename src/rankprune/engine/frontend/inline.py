@@ -26,11 +26,11 @@ def inline(module: fx.GraphModule) -> None:
         assert isinstance(inner, fx.GraphModule)
         inline(inner)
         takes = [n for n in inner.graph.nodes if n.op == "placeholder"]
-        given: dict[fx.Node, Any] = dict(zip(takes, node.args[at + 1 :]))
+        arguments: dict[fx.Node, Any] = dict(zip(takes, node.args[at + 1 :]))
         with graph.inserting_before(node):
-            made: Any = graph.graph_copy(inner.graph, given)
+            results: Any = graph.graph_copy(inner.graph, arguments)
         for part in list(node.users):  # each is a getitem of one result
-            part.replace_all_uses_with(made[part.args[1]])
+            part.replace_all_uses_with(results[part.args[1]])
             graph.erase_node(part)
         holder = node.args[at]
         graph.erase_node(node)

@@ -75,7 +75,7 @@ def build(
         for node in nodes
         if isinstance(node.target, torch._ops.OperatorBase) and captured.torch.get(node, "x")
     ]
-    return Island(fx.GraphModule(builder.held, builder.graph), builder.inputs, outputs, listed)
+    return Island(fx.GraphModule(builder.constants, builder.graph), builder.inputs, outputs, listed)
 
 
 class _Builder:
@@ -85,43 +85,43 @@ class _Builder:
         self.captured, self.members, self.inside = captured, set(nodes), set(inside)
         self.entered = {captured.entered[v]: v for v in entered if v in captured.entered}
         self.graph = fx.Graph()
-        self.held: dict[str, Any] = {}
+        self.constants: dict[str, Any] = {}
         self.inputs: list[Key] = []
         self.placed: dict[fx.Node, Any] = {}
-        self.given: dict[Key, fx.Node] = {}
+        self.placeholders: dict[Key, fx.Node] = {}
         self.batch = self.graph.placeholder("batch")
         self.first = self.batch  # placeholders come before everything else
 
     def place(self, node: fx.Node) -> Any:
         """A node of the new graph, or a plain value, for a traced node."""
         if node not in self.placed:
-            self.placed[node] = self._made(node)
+            self.placed[node] = self._built(node)
         return self.placed[node]
 
-    def _made(self, node: fx.Node) -> Any:
+    def _built(self, node: fx.Node) -> Any:
         if node.op == "get_attr":
             return self._attribute(self.captured.traced.module.get_submodule(str(node.target)))
-        held = self.captured.outside(node)
-        if isinstance(held, Size) and str(node.target) == "aten.sym_size.int":
-            each = held.of(1)
+        captured = self.captured.outside(node)
+        if isinstance(captured, Size) and str(node.target) == "aten.sym_size.int":
+            each = captured.of(1)
             return self.batch if each == 1 else self.graph.call_function(operator.mul, (self.batch, each))
-        if node in self.members or isinstance(held, Size):
+        if node in self.members or isinstance(captured, Size):
             return self.graph.node_copy(node, self.place)
-        if isinstance(held, Foreign):
+        if isinstance(captured, Foreign):
             return self._left(node) if node in self.entered else self._input(node.name)
-        if isinstance(held, Ref) or node in self.captured.moved:
-            found = in_order(held) if isinstance(held, Ref) and held.value not in self.inside else None
-            if found is None:  # torch runs the module's own view operators
+        if isinstance(captured, Ref) or node in self.captured.moved:
+            ordered = in_order(captured) if isinstance(captured, Ref) and captured.value not in self.inside else None
+            if ordered is None:  # torch runs the module's own view operators
                 return self.graph.node_copy(node, self.place)
-            return self._view(self._input(held.value), *found)
-        return self._literal(held)
+            return self._view(self._input(captured.value), *ordered)
+        return self._literal(captured)
 
     def _input(self, key: Key) -> fx.Node:
-        if key not in self.given:
+        if key not in self.placeholders:
             with self.graph.inserting_after(self.first):
-                self.first = self.given[key] = self.graph.placeholder(f"input{len(self.inputs)}")
+                self.first = self.placeholders[key] = self.graph.placeholder(f"input{len(self.inputs)}")
             self.inputs.append(key)
-        return self.given[key]
+        return self.placeholders[key]
 
     def _view(self, value: fx.Node, per_image: Ref, split: int | None) -> fx.Node:
         """Rearrange a value of the graph, (batch, ...), to the shape of the traced node."""
@@ -143,14 +143,14 @@ class _Builder:
             node = self.graph.call_function(_aten.movedim.int, (node, 0, axis))
         return node if each == 1 else self.graph.call_function(_aten.flatten.using_ints, (node, axis, axis + 1))
 
-    def _literal(self, held: Any) -> Any:
-        if isinstance(held, Tensor):
-            return self._attribute(held)
-        return type(held)(self._literal(h) for h in held) if isinstance(held, (list, tuple)) else held
+    def _literal(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._attribute(value)
+        return type(value)(self._literal(h) for h in value) if isinstance(value, (list, tuple)) else value
 
-    def _attribute(self, held: Any) -> fx.Node:
-        name = f"held{len(self.held)}"
-        self.held[name] = held
+    def _attribute(self, value: Any) -> fx.Node:
+        name = f"constant{len(self.constants)}"
+        self.constants[name] = value
         return self.graph.get_attr(name)
 
     def output(self, keys: Sequence[Key]) -> None:

@@ -17,17 +17,17 @@ def float_masks(module: fx.GraphModule) -> None:
     Args:
         module: The exported module, changed in place.
     """
-    graph, made = module.graph, dict[fx.Node, fx.Node]()
+    graph, converted = module.graph, dict[fx.Node, fx.Node]()
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target is not _ATTENTION:
             continue
-        given = node.args[_MASK] if len(node.args) > _MASK else node.kwargs.get("attn_mask")
-        shown = given.meta.get("val") if isinstance(given, fx.Node) else None
-        if not isinstance(given, fx.Node) or not isinstance(shown, Tensor) or shown.dtype != torch.bool:
+        mask = node.args[_MASK] if len(node.args) > _MASK else node.kwargs.get("attn_mask")
+        shown = mask.meta.get("val") if isinstance(mask, fx.Node) else None
+        if not isinstance(mask, fx.Node) or not isinstance(shown, Tensor) or shown.dtype != torch.bool:
             continue
-        if given not in made:
-            made[given] = _as_float(graph, given, shown)
-        node.replace_input_with(given, made[given])
+        if mask not in converted:
+            converted[mask] = _as_float(graph, mask, shown)
+        node.replace_input_with(mask, converted[mask])
     module.recompile()
 
 

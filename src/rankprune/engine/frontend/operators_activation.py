@@ -94,8 +94,8 @@ def elu(graph: Graph, x: Any, alpha: float = 1.0, scale: float = 1.0, input_scal
     Returns:
         The result.
     """
-    made = unary(graph, x, "elu", alpha, input_scale)
-    return made if scale == 1 else constant(graph, "mul", made, np.float32(scale))
+    result = unary(graph, x, "elu", alpha, input_scale)
+    return result if scale == 1 else constant(graph, "mul", result, np.float32(scale))
 
 
 def selu(graph: Graph, x: Any) -> Ref:

@@ -91,13 +91,13 @@ def matmul(graph: Graph, a: Any, b: Any, stacked: bool | None = None) -> Ref:
     b_value, b_spec = _operand(graph, second, right, False)
     shape = (groups * rows, heads * columns) if stacked else (rows, groups * heads * columns)
     attrs = {"a": a_spec, "b": b_spec, "sizes": [groups, heads, rows, columns, depth], "stacked": int(stacked)}
-    made = emit(graph, "product", [a_value, b_value], shape, attrs=attrs)
+    result = emit(graph, "product", [a_value, b_value], shape, attrs=attrs)
     if stacked:
-        view = made.view.reshape(IMAGES, groups, rows, heads, columns).transpose(0, 1, 3, 2, 4)
+        view = result.view.reshape(IMAGES, groups, rows, heads, columns).transpose(0, 1, 3, 2, 4)
     else:
-        view = made.view.reshape(IMAGES, rows, groups, heads, columns).transpose(0, 2, 3, 1, 4)
+        view = result.view.reshape(IMAGES, rows, groups, heads, columns).transpose(0, 2, 3, 1, 4)
     view = np.moveaxis(view.reshape(IMAGES, *lead, rows, columns), 0, len(lead) + 3 + axis)
-    return Ref(made.value, view.reshape(*shown, rows, columns), made.count)
+    return Ref(result.value, view.reshape(*shown, rows, columns), result.count)
 
 
 def _operand(graph: Graph, ref: Ref, local: np.ndarray, along: bool) -> tuple[int, Spec]:
@@ -119,15 +119,15 @@ def _steps(local: np.ndarray, shape: tuple[int, ...]) -> Spec | None:
         return None
     token, channel = np.divmod(local, shape[1])
     spec = [int(token.flat[0]), int(channel.flat[0])]
-    made = [np.full((1,) * 4, n) for n in spec]
+    totals = [np.full((1,) * 4, n) for n in spec]
     for axis, size in enumerate(local.shape):
         for i, places in enumerate((token, channel)):
             step = int(places.take(1, axis).flat[0] - places.flat[0]) if size > 1 else int(i == 0 and axis == 2)
             if step < 0:
                 return None
             spec.append(step)
-            made[i] = made[i] + step * np.arange(size).reshape([-1 if a == axis else 1 for a in range(4)])
-    return spec if np.array_equal(made[0], token) and np.array_equal(made[1], channel) else None
+            totals[i] = totals[i] + step * np.arange(size).reshape([-1 if a == axis else 1 for a in range(4)])
+    return spec if np.array_equal(totals[0], token) and np.array_equal(totals[1], channel) else None
 
 
 def softmax(graph: Graph, x: Ref, dim: int, *_: Any, safe: bool = False) -> Ref:
@@ -160,12 +160,12 @@ def softmax(graph: Graph, x: Ref, dim: int, *_: Any, safe: bool = False) -> Ref:
     runs = local.reshape(-1, size)
     if len(shape) == 2 and local.size == x.count and shape[1] % size == 0 and _in_runs(runs):
         groups = {"groups": shape[1] // size} if shape[1] > size else {}
-        made = emit(graph, "softmax", [x.value], shape, attrs=groups | more)
-        return Ref(made.value, x.view, x.count)
+        result = emit(graph, "softmax", [x.value], shape, attrs=groups | more)
+        return Ref(result.value, x.view, x.count)
     flat = local.shape if local.ndim == 1 else (runs.shape[0], size)
-    made = emit(graph, "softmax", [pick(graph, x.value, local.reshape(flat))], flat, attrs=more)
-    view = np.moveaxis(made.view.reshape(IMAGES, *local.shape), -1, dim - (axis < dim) + 1)
-    return Ref(made.value, np.moveaxis(view, 0, axis).reshape(x.view.shape), made.count)
+    result = emit(graph, "softmax", [pick(graph, x.value, local.reshape(flat))], flat, attrs=more)
+    view = np.moveaxis(result.view.reshape(IMAGES, *local.shape), -1, dim - (axis < dim) + 1)
+    return Ref(result.value, np.moveaxis(view, 0, axis).reshape(x.view.shape), result.count)
 
 
 def _in_runs(runs: np.ndarray) -> bool:
@@ -213,8 +213,8 @@ def attention(
     if isinstance(mask, Ref):
         scores = binary(graph, "add", scores, mask)
     elif mask is not None:
-        given = mask.detach().numpy()
-        allowed = np.where(given, 0.0, -np.inf) if given.dtype == bool else given
+        values = mask.detach().numpy()
+        allowed = np.where(values, 0.0, -np.inf) if values.dtype == bool else values
         scores = constant(graph, "add", scores, allowed.astype(np.float32))
     return matmul(graph, softmax(graph, scores, -1, safe=mask is not None), v, True)
 
@@ -260,10 +260,10 @@ def einsum(graph: Graph, equation: str, operands: list[Any], **_: Any) -> Ref:
             return Ref(x.value, x.view.transpose(order).reshape(shape), x.count)
         return x.permute(order).reshape(shape)
 
-    made = matmul(graph, matrix(0, own[0], summed), matrix(1, summed, own[1]))
+    result = matmul(graph, matrix(0, own[0], summed), matrix(1, summed, own[1]))
     now = [*shared, *own[0], *own[1]]
-    view = made.view.reshape([sizes[c] for c in now]).transpose([now.index(c) for c in out])
-    return Ref(made.value, view, made.count)
+    view = result.view.reshape([sizes[c] for c in now]).transpose([now.index(c) for c in out])
+    return Ref(result.value, view, result.count)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {

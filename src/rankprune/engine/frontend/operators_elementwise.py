@@ -72,8 +72,8 @@ def constant(graph: Graph, op: str, x: Ref, array: np.ndarray) -> Ref:
     first, second = full.reshape(IMAGES, -1)
     if not np.array_equal(first, second, equal_nan=True):
         raise Unsupported("a constant that differs between images")
-    held = _compact(first.reshape(graph.shapes[x.value]))
-    return _same(graph, op, x, attrs={"activation": "none"}, arrays={"constant": held})
+    compact = _compact(first.reshape(graph.shapes[x.value]))
+    return _same(graph, op, x, attrs={"activation": "none"}, arrays={"constant": compact})
 
 
 def binary(graph: Graph, op: str, a: Ref, b: Ref) -> Ref:

@@ -112,9 +112,10 @@ def conv2d(
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, p, d, k, s in zip((height, width), padding, dilation, weight.shape[2:], stride)
     ]
-    made = plane_set((weight.shape[0], *size), list(weight.shape[2:]), stride, padding, dilation)
+    planes = plane_set((weight.shape[0], *size), list(weight.shape[2:]), stride, padding, dilation)
     channels = 1 if groups == 1 else weight.shape[1]  # a grouped convolution cannot be divided into blocks
-    if made.taps.max() + (channels - 1) * made.count * made.rows >= REACH:  # lowering checks it again, with strides
+    # Lowering checks it again, with the strides between channels.
+    if planes.taps.max() + (channels - 1) * planes.count * planes.rows >= REACH:
         raise Unsupported("taps too far apart for the kernels' offsets")
     attrs = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "activation": "none"}
     return emit(
@@ -169,19 +170,19 @@ def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
     pixels = image_pixels(graph, per_image)
     if pixels is not None:  # a linear layer over the channels of an image is a 1x1 convolution
         size = graph.shapes[x.value][1:]
-        made = emit(
+        result = emit(
             graph, "conv", [x.value], (weight.shape[0], *size), attrs={**AFFINE, "groups": 1},
             weight=Weight.of(array(weight)[:, :, None, None]), arrays=arrays,
         )  # fmt: skip
-        return channels_last(made, pixels, axis, shown)
+        return channels_last(result, pixels, axis, shown)
     shape = local.shape if local.ndim == 1 else (int(np.prod(local.shape[:-1])), local.shape[-1])
     source = materialize(graph, per_image, shape)
-    made = emit(
+    result = emit(
         graph, "linear", [source], (*shape[:-1], weight.shape[0]), attrs={"activation": "none"},
         weight=Weight.of(array(weight)), arrays=arrays,
     )  # fmt: skip
-    view = np.moveaxis(made.view.reshape(IMAGES, *local.shape[:-1], weight.shape[0]), 0, axis)
-    return Ref(made.value, view.reshape(shown), made.count)
+    view = np.moveaxis(result.view.reshape(IMAGES, *local.shape[:-1], weight.shape[0]), 0, axis)
+    return Ref(result.value, view.reshape(shown), result.count)
 
 
 def product(graph: Graph, x: Any, weight: Any) -> Ref:
@@ -304,12 +305,12 @@ def layer_norm(
     }
     pixels = image_pixels(graph, per_image)
     if pixels is not None:
-        made = emit(graph, "layernorm", [x.value], graph.shapes[x.value], attrs={"eps": float(eps)}, arrays=arrays)
-        return channels_last(made, pixels, axis, x.view.shape)
+        result = emit(graph, "layernorm", [x.value], graph.shapes[x.value], attrs={"eps": float(eps)}, arrays=arrays)
+        return channels_last(result, pixels, axis, x.view.shape)
     source = materialize(graph, per_image, (int(np.prod(local.shape[:-1])), channels))
-    made = emit(graph, "layernorm", [source], graph.shapes[source], attrs={"eps": float(eps)}, arrays=arrays)
-    view = np.moveaxis(made.view.reshape(IMAGES, *local.shape), 0, axis)
-    return Ref(made.value, view.reshape(x.view.shape), made.count)
+    result = emit(graph, "layernorm", [source], graph.shapes[source], attrs={"eps": float(eps)}, arrays=arrays)
+    view = np.moveaxis(result.view.reshape(IMAGES, *local.shape), 0, axis)
+    return Ref(result.value, view.reshape(x.view.shape), result.count)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {

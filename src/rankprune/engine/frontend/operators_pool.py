@@ -119,8 +119,8 @@ def adaptive_avg_pool(graph: Graph, x: Any, size: Any) -> Ref:
     channels, height, width = graph.shapes[source]
     out = pair(size)
     if out == [1, 1]:
-        made = emit(graph, "mean", [source], (channels,))
-        return Ref(made.value, made.view.reshape(IMAGES, channels, 1, 1), made.count)
+        result = emit(graph, "mean", [source], (channels,))
+        return Ref(result.value, result.view.reshape(IMAGES, channels, 1, 1), result.count)
     if height % out[0] or width % out[1]:
         raise Unsupported("an adaptive average of uneven windows")
     kernel = [height // out[0], width // out[1]]

@@ -20,8 +20,8 @@ from .refs import IMAGES, Ref, emit, materialize
 def _axes(x: Any, dims: Any) -> list[int]:
     if not isinstance(x, Ref):
         raise Unsupported("a sum of something else than a tensor")
-    given = dims if isinstance(dims, (list, tuple)) else [] if dims is None else [dims]
-    return sorted(d % x.view.ndim for d in given) or list(range(x.view.ndim))
+    listed = dims if isinstance(dims, (list, tuple)) else [] if dims is None else [dims]
+    return sorted(d % x.view.ndim for d in listed) or list(range(x.view.ndim))
 
 
 def mean(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
@@ -41,14 +41,14 @@ def mean(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False, **_: Any
     if _plain(x, axes):
         source = materialize(graph, x)
         shape = graph.shapes[source]
-        made = emit(graph, "mean", [source], shape[:1] if len(shape) == 3 else shape[1:])
+        result = emit(graph, "mean", [source], shape[:1] if len(shape) == 3 else shape[1:])
     else:
         rest = [i for i in range(x.view.ndim) if i not in axes]
         view = x.view.transpose([*rest, *axes])
         size = math.prod(x.view.shape[i] for i in axes)
         flat = Ref(x.value, view.reshape(*view.shape[: len(rest)], size), x.count)
-        made = linear(graph, flat, torch.full((1, size), 1 / size))
-    return Ref(made.value, made.view.reshape(left), made.count)
+        result = linear(graph, flat, torch.full((1, size), 1 / size))
+    return Ref(result.value, result.view.reshape(left), result.count)
 
 
 def _plain(x: Ref, axes: list[int]) -> bool:
@@ -96,11 +96,11 @@ def maximum(graph: Graph, x: Any, dims: Any = None, keepdim: bool = False) -> Re
     rest = [i for i in range(x.view.ndim) if i != batch and i not in axes]
     size = math.prod(x.view.shape[i] for i in axes)
     view = x.view.transpose([batch, *rest, *axes]).reshape(IMAGES, -1, 1, size)
-    made = max_pool(graph, Ref(x.value, view, x.count), [1, size])
-    shown = made.view.reshape(IMAGES, *(x.view.shape[i] for i in rest))
+    result = max_pool(graph, Ref(x.value, view, x.count), [1, size])
+    shown = result.view.reshape(IMAGES, *(x.view.shape[i] for i in rest))
     shown = np.moveaxis(shown, 0, sum(i < batch for i in rest))
     left = [1 if i in axes else n for i, n in enumerate(x.view.shape) if keepdim or i not in axes]
-    return Ref(made.value, shown.reshape(left), made.count)
+    return Ref(result.value, shown.reshape(left), result.count)
 
 
 def vector_norm(graph: Graph, x: Any, order: Any = 2, dims: Any = None, keepdim: bool = False, **_: Any) -> Ref:
@@ -152,19 +152,19 @@ def group_norm(
     each = torch.block_diag(*[torch.full((channels // groups,) * 2, groups / channels)] * groups)
 
     def average(value: Ref) -> Ref:
-        made = mean(graph, value, [2, 3])
-        made = made if groups == channels else linear(graph, made, each)
-        return Ref(made.value, made.view[..., None, None], made.count)
+        result = mean(graph, value, [2, 3])
+        result = result if groups == channels else linear(graph, result, each)
+        return Ref(result.value, result.view[..., None, None], result.count)
 
     centred = binary(graph, "sub", flat, average(flat))
     variance = average(binary(graph, "mul", centred, centred))
     scale = power(graph, constant(graph, "add", variance, np.float32(eps)), -0.5)
     if weight is not None:
         scale = constant(graph, "mul", scale, array(weight)[:, None, None])
-    made = binary(graph, "mul", centred, scale)
+    result = binary(graph, "mul", centred, scale)
     if bias is not None:
-        made = constant(graph, "add", made, array(bias)[:, None, None])
-    return Ref(made.value, made.view.reshape(x.view.shape), made.count)
+        result = constant(graph, "add", result, array(bias)[:, None, None])
+    return Ref(result.value, result.view.reshape(x.view.shape), result.count)
 
 
 def instance_norm(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,11 +156,11 @@ def conv_transpose2d(
     kernels = split.permute(0, 2, 4, 6, 1, 3, 5).reshape(groups * each * phases, inputs // groups, *taps)
     shift = None if bias is None else bias.detach().float().repeat_interleave(phases)
     around = [t - 1 for t in taps]
-    made = conv2d(graph, x, kernels, shift, 1, around, 1, groups)
-    view = made.view.reshape(IMAGES, groups * each, *stride, *made.view.shape[2:]).transpose(0, 1, 4, 2, 5, 3)
+    result = conv2d(graph, x, kernels, shift, 1, around, 1, groups)
+    view = result.view.reshape(IMAGES, groups * each, *stride, *result.view.shape[2:]).transpose(0, 1, 4, 2, 5, 3)
     view = view.reshape(IMAGES, groups * each, view.shape[2] * stride[0], -1)
     (top, height), (left, width) = zip(padding, sizes)
-    return Ref(made.value, view[:, :, top : top + height, left : left + width], made.count)
+    return Ref(result.value, view[:, :, top : top + height, left : left + width], result.count)
 
 
 def conv_transpose1d(
@@ -188,11 +188,11 @@ def conv_transpose1d(
     """
     if not isinstance(weight, Tensor):
         raise Unsupported("convolution by a computed weight")
-    made = conv_transpose2d(
+    result = conv_transpose2d(
         graph, _lifted(x), weight[:, :, None], bias, _one(stride, 1), _one(padding, 0), _one(more, 0), groups,
         _one(dilation, 1),
     )  # fmt: skip
-    return _lowered(made)
+    return _lowered(result)
 
 
 def nearest(graph: Graph, x: Any, size: Any = None, *scales: Any, **named: Any) -> Ref:
@@ -211,8 +211,8 @@ def nearest(graph: Graph, x: Any, size: Any = None, *scales: Any, **named: Any) 
     shape = _resampled("nearest", x, size, scales, named)
     index = np.arange(int(np.prod(x.view.shape[2:]))).reshape(x.view.shape[2:])
     ramp = torch.from_numpy(index).double()[None, None]
-    found = shape(ramp)[0, 0].round().long().numpy()
-    view = x.view.reshape(*x.view.shape[:2], -1)[:, :, found]
+    source = shape(ramp)[0, 0].round().long().numpy()
+    view = x.view.reshape(*x.view.shape[:2], -1)[:, :, source]
     return Ref(x.value, view, x.count)
 
 
@@ -227,32 +227,37 @@ def linearly(mode: str) -> Callable[..., Any]:
     """
 
     def handler(graph: Graph, x: Any, size: Any, corners: bool = False, *scales: Any, **named: Any) -> Ref:
-        made = x
+        result = x
         for axis in range(2, x.view.ndim):
             length = x.view.shape[axis]
             unit = torch.eye(length)[None, None] if mode == "bilinear" else torch.eye(length)[None]
             matrix = _along(mode, unit, axis - 2, x.view.ndim - 2, size, corners, scales, named)
-            view = np.moveaxis(made.view, axis, -1)
-            done = linear(graph, Ref(made.value, view, made.count), matrix)
-            made = Ref(done.value, np.moveaxis(done.view, -1, axis), done.count)
-        return made
+            view = np.moveaxis(result.view, axis, -1)
+            done = linear(graph, Ref(result.value, view, result.count), matrix)
+            result = Ref(done.value, np.moveaxis(done.view, -1, axis), done.count)
+        return result
 
     return handler
 
 
+def _factors(scales: Sequence[Any], named: dict[str, Any]) -> Sequence[float] | None:
+    """The scale factor of each axis, which torch passes one by one, as a list, or by name; None if there is none."""
+    listed = [s for s in (*scales, named.get("scale_factors")) if s is not None]
+    return listed[0] if listed and isinstance(listed[0], (list, tuple)) else listed or None
+
+
 def _along(mode: str, unit: Tensor, axis: int, axes: int, size: Any, corners: bool, scales: Any, named: Any) -> Tensor:
     """The weights of an interpolation along one axis, [out, in]."""
-    given = [s for s in (*scales, named.get("scale_factors")) if s is not None]
-    factors = given[0] if given and isinstance(given[0], (list, tuple)) else given or None
+    factors = _factors(scales, named)
     length = unit.shape[-1]
     if mode == "bilinear":
         target = [length, int(size[axis])] if size is not None else None
         factor = None if factors is None else [1.0, float(factors[axis])]
         if target is not None:
-            made = torch.nn.functional.interpolate(unit, target, mode="bilinear", align_corners=corners)
+            resized = torch.nn.functional.interpolate(unit, target, mode="bilinear", align_corners=corners)
         else:
-            made = torch.nn.functional.interpolate(unit, scale_factor=factor, mode="bilinear", align_corners=corners)
-        return made[0, 0].T.contiguous()
+            resized = torch.nn.functional.interpolate(unit, scale_factor=factor, mode="bilinear", align_corners=corners)
+        return resized[0, 0].T.contiguous()
     target = None if size is None else [int(size[0])]
     factor = None if factors is None or target is not None else [float(factors[0])]
     return torch.nn.functional.interpolate(unit, target, factor, "linear", corners)[0].T.contiguous()
@@ -261,8 +266,7 @@ def _along(mode: str, unit: Tensor, axis: int, axes: int, size: Any, corners: bo
 def _resampled(mode: str, x: Any, size: Any, scales: Any, named: Any) -> Callable[[Tensor], Tensor]:
     if not isinstance(x, Ref) or x.view.ndim not in (3, 4) or x.batch_axis():
         raise Unsupported("resampling of something else than images")
-    given = [s for s in (*scales, named.get("scale_factors")) if s is not None]
-    factors = given[0] if given and isinstance(given[0], (list, tuple)) else given or None
+    factors = _factors(scales, named)
     if size is not None:
         return lambda t: torch.nn.functional.interpolate(t, [int(n) for n in size], mode=mode)
     return lambda t: torch.nn.functional.interpolate(t, scale_factor=[float(f) for f in factors or []], mode=mode)

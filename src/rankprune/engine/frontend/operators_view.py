@@ -218,8 +218,8 @@ def im2col(graph: Graph, x: Ref, kernel: list[int], dilation: list[int], padding
     graph.nodes.append(
         Node("conv", [source], output, attrs=attrs, arrays={"bias": np.zeros(count, np.float32)}, weight=weight)
     )
-    made = identity_view(graph, output)
-    return Ref(made.value, made.view.reshape(IMAGES, count, -1), made.count)
+    columns = identity_view(graph, output)
+    return Ref(columns.value, columns.view.reshape(IMAGES, count, -1), columns.count)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {

@@ -86,8 +86,8 @@ def adaptive_avg_pool3d(graph: Graph, x: Any, size: Any) -> Ref:
     if _triple(size) != [1, 1, 1]:
         raise Unsupported("an adaptive average of parts of a volume")
     batch, channels, depth, height, width = x.view.shape
-    made = adaptive_avg_pool(graph, Ref(x.value, x.view.reshape(batch, channels, depth * height, width), x.count), 1)
-    return Ref(made.value, made.view[..., None], made.count)
+    result = adaptive_avg_pool(graph, Ref(x.value, x.view.reshape(batch, channels, depth * height, width), x.count), 1)
+    return Ref(result.value, result.view[..., None], result.count)
 
 
 def max_pool3d(
@@ -115,8 +115,8 @@ def max_pool3d(
     flat = max_pool(graph, images, kernel[1:], stride[1:], padding[1:], dilation[1:], ceil)
     rows, columns = flat.view.shape[2:]
     pillars = Ref(flat.value, flat.view.reshape(batch, channels, depth, rows * columns), flat.count)
-    made = max_pool(graph, pillars, [kernel[0], 1], [stride[0], 1], [padding[0], 0], [dilation[0], 1], ceil)
-    return Ref(made.value, made.view.reshape(batch, channels, -1, rows, columns), made.count)
+    result = max_pool(graph, pillars, [kernel[0], 1], [stride[0], 1], [padding[0], 0], [dilation[0], 1], ceil)
+    return Ref(result.value, result.view.reshape(batch, channels, -1, rows, columns), result.count)
 
 
 HANDLERS: dict[str, Callable[..., Any]] = {

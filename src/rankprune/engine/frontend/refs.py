@@ -188,11 +188,11 @@ def image_pixels(graph: Graph, ref: Ref) -> np.ndarray | None:
     return pixels if np.unique(pixels).size == pixels.size else None
 
 
-def channels_last(made: Ref, pixels: np.ndarray, axis: int, shown: tuple[int, ...]) -> Ref:
+def channels_last(image: Ref, pixels: np.ndarray, axis: int, shown: tuple[int, ...]) -> Ref:
     """Return an image [channels, height, width] as a tensor [..., channels].
 
     Args:
-        made: The image.
+        image: The image.
         pixels: What `image_pixels` returned.
         axis: Position of the batch axis, alone or together with another axis.
         shown: Shape of the tensor.
@@ -200,9 +200,9 @@ def channels_last(made: Ref, pixels: np.ndarray, axis: int, shown: tuple[int, ..
     Returns:
         The tensor.
     """
-    steps = made.view.reshape(IMAGES, -1, pixels.size)[:, :, 0]  # [image, channel]
+    steps = image.view.reshape(IMAGES, -1, pixels.size)[:, :, 0]  # [image, channel]
     view = pixels[None, ..., None] + steps.reshape(IMAGES, *[1] * pixels.ndim, -1)
-    return Ref(made.value, np.moveaxis(view, 0, axis).reshape(shown), made.count)
+    return Ref(image.value, np.moveaxis(view, 0, axis).reshape(shown), image.count)
 
 
 def materialize(graph: Graph, ref: Ref, shape: tuple[int, ...] | None = None) -> int:
@@ -231,8 +231,8 @@ def materialized(graph: Graph, ref: Ref) -> Ref:
         The new view.
     """
     per_image, _ = ref.split_batch_axis()
-    made = identity_view(graph, materialize(graph, per_image), per_image.batch_axis())
-    return Ref(made.value, made.view.reshape(ref.view.shape), made.count)
+    ordered = identity_view(graph, materialize(graph, per_image), per_image.batch_axis())
+    return Ref(ordered.value, ordered.view.reshape(ref.view.shape), ordered.count)
 
 
 def pick(graph: Graph, value: int, index: np.ndarray, constant: np.ndarray | None = None) -> int:

@@ -26,14 +26,14 @@ class Segment:
         inputs: Values of the whole graph that it reads.
         outputs: Values of the whole graph that later steps read.
         origins: The traced nodes that it replaces.
-        made: Values that it computes, before operators are fused.
+        computed: Values that it computes, before operators are fused.
     """
 
     graph: Graph
     inputs: list[int]
     outputs: list[int]
     origins: list[fx.Node]
-    made: frozenset[int]
+    computed: frozenset[int]
 
     def heavy(self) -> bool:
         """Whether it has operators that can outweigh the cost of switching between torch and the kernels."""
@@ -55,8 +55,8 @@ def cut(captured: Captured) -> list[Step]:
     graph = captured.graph
     if not captured.torch and all(isinstance(out, int) for out in captured.outputs):
         # A single segment with the module's own inputs and outputs, which can be saved as a plan.
-        made = frozenset(node.output for node in graph.nodes)
-        return [Segment(graph, graph.inputs, graph.outputs, captured.origins, made)]
+        computed = frozenset(node.output for node in graph.nodes)
+        return [Segment(graph, graph.inputs, graph.outputs, captured.origins, computed)]
     parts = list(_schedule(captured))
     wanted: set[Key] = {key_of(out) for out in captured.outputs if not isinstance(out, Literal)}
     steps: list[Step] = []
@@ -79,7 +79,7 @@ def as_island(captured: Captured, segment: Segment) -> Island:
     """
     nodes = [n for n in captured.traced.module.graph.nodes if n in set(segment.origins)]
     last = [n for n in nodes if any(user not in set(nodes) for user in n.users) or not n.users]
-    return build(captured, nodes, [n.name for n in last], segment.made, segment.inputs)
+    return build(captured, nodes, [n.name for n in last], segment.computed, segment.inputs)
 
 
 def key_of(out: int | fx.Node) -> Key:
@@ -97,12 +97,13 @@ def key_of(out: int | fx.Node) -> Key:
 def _segment(captured: Captured, part: list[Any], wanted: set[Key]) -> Segment:
     graph = captured.graph
     nodes = [graph.nodes[i] for i in part]
-    made = frozenset(node.output for node in nodes)
-    inputs = list(dict.fromkeys(v for node in nodes for v in node.inputs if v not in made))
+    computed = frozenset(node.output for node in nodes)
+    inputs = list(dict.fromkeys(v for node in nodes for v in node.inputs if v not in computed))
     outputs = [node.output for node in nodes if node.output in wanted]
-    used = {*made, *inputs}
+    used = {*computed, *inputs}
     shapes = [shape if i in used else () for i, shape in enumerate(graph.shapes)]
-    return Segment(Graph(shapes, nodes, inputs, outputs), inputs, outputs, [captured.origins[i] for i in part], made)
+    origins = [captured.origins[i] for i in part]
+    return Segment(Graph(shapes, nodes, inputs, outputs), inputs, outputs, origins, computed)
 
 
 def _island(captured: Captured, part: list[fx.Node], wanted: set[Key]) -> Island:
@@ -115,9 +116,9 @@ def _island(captured: Captured, part: list[fx.Node], wanted: set[Key]) -> Island
 def _schedule(captured: Captured) -> Iterator[list[Any]]:
     """Alternate between parts of graph nodes (by index) and of traced nodes; each takes all that is ready."""
     needs = _needs(captured)
-    made = {node.output: i for i, node in enumerate(captured.graph.nodes)}
-    found = [out for out in captured.outputs if not isinstance(out, Literal)]
-    ends: list[Any] = [out if isinstance(out, fx.Node) else made.get(out) for out in found]
+    producers = {node.output: i for i, node in enumerate(captured.graph.nodes)}
+    outputs = [out for out in captured.outputs if not isinstance(out, Literal)]
+    ends: list[Any] = [out if isinstance(out, fx.Node) else producers.get(out) for out in outputs]
     live: set[Any] = set()
     stack = [item for item in ends if item in needs]
     while stack:
@@ -150,31 +151,31 @@ def _schedule(captured: Captured) -> Iterator[list[Any]]:
 
 def _needs(captured: Captured) -> dict[Any, set[Any]]:
     """For each graph node (by index) and torch node, those whose results it reads."""
-    made = {node.output: i for i, node in enumerate(captured.graph.nodes)}
-    found: dict[Any, set[Any]] = {}
+    producers = {node.output: i for i, node in enumerate(captured.graph.nodes)}
+    needs: dict[Any, set[Any]] = {}
 
     def of_value(value: int) -> set[Any]:
         source = captured.entered.get(value)
-        item = made.get(value) if source is None else source
+        item = producers.get(value) if source is None else source
         return set() if item is None or (source is not None and source not in captured.torch) else {item}
 
     def of_node(node: fx.Node) -> set[Any]:
         if node.op == "get_attr":
             return set()
-        held = captured.outside(node)
-        if isinstance(held, Foreign):
+        value = captured.outside(node)
+        if isinstance(value, Foreign):
             return {node} if node in captured.torch else set()
-        if isinstance(held, Ref) and in_order(held):
-            return of_value(held.value)
-        if isinstance(held, Size) and str(node.target) == "aten.sym_size.int":
+        if isinstance(value, Ref) and in_order(value):
+            return of_value(value.value)
+        if isinstance(value, Size) and str(node.target) == "aten.sym_size.int":
             return set()
-        if isinstance(held, Size) or node in captured.moved:
+        if isinstance(value, Size) or node in captured.moved:
             return set().union(*(of_node(n) for n in node.all_input_nodes))
         return set()
 
     for i, entry in enumerate(captured.graph.nodes):
-        found[i] = set().union(*(of_value(v) for v in entry.inputs))
+        needs[i] = set().union(*(of_value(v) for v in entry.inputs))
     for node in captured.torch:
         inputs = [] if str(node.target) == "aten.sym_size.int" else node.all_input_nodes
-        found[node] = set().union(*(of_node(n) for n in inputs))
-    return found
+        needs[node] = set().union(*(of_node(n) for n in inputs))
+    return needs

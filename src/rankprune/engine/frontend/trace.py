@@ -127,14 +127,14 @@ def reason(error: BaseException) -> str:
 
 
 def _traced(exported: Any, spec: Any) -> Traced:
-    held = {**exported.state_dict, **exported.constants}
+    tensors = {**exported.state_dict, **exported.constants}
     names = _own_names(exported)
     inputs: list[fx.Node] = []
     constants: dict[fx.Node, Tensor] = {}
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             if node.name in names:
-                constants[node] = held[names[node.name]].detach()
+                constants[node] = tensors[names[node.name]].detach()
             else:
                 inputs.append(node)
     outputs = next(n for n in exported.graph.nodes if n.op == "output").args[0]

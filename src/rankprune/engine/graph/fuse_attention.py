@@ -13,21 +13,21 @@ def fuse_attention(graph: Graph) -> None:
     Args:
         graph: The graph.
     """
-    made = {node.output: node for node in graph.nodes}
+    producers = {node.output: node for node in graph.nodes}
     reads: dict[int, list[Node]] = graph.users()
     for value in graph.outputs:
         reads.setdefault(value, []).append(Node("output", [value], -1))
     for last in list(graph.nodes):
         if last.op == "product":
-            joined = _join(graph, last, made, reads)
+            joined = _join(graph, last, producers, reads)
             if joined is not None:
                 graph.nodes[graph.nodes.index(last)] = joined
 
 
-def _join(graph: Graph, last: Node, made: dict[int, Node], reads: dict[int, list[Node]]) -> Node | None:
+def _join(graph: Graph, last: Node, producers: dict[int, Node], reads: dict[int, list[Node]]) -> Node | None:
     groups, heads, tokens, value_dim, keys = last.attrs["sizes"]
     whole = [0, 0, 0, heads * keys, 0, keys, 1, 0, 0, 1]
-    softmax = made.get(last.inputs[0])
+    softmax = producers.get(last.inputs[0])
     if softmax is None or softmax.op != "softmax" or softmax.attrs.get("groups", 1) != groups * heads:
         return None
     if len(reads[softmax.output]) > 1 or graph.shapes[softmax.output] != (tokens, groups * heads * keys):
@@ -35,21 +35,21 @@ def _join(graph: Graph, last: Node, made: dict[int, Node], reads: dict[int, list
     if not _same_places(last.attrs["a"], whole, (groups, heads, tokens, keys)):
         return None
     scale, bias, mask = np.ones((groups, heads)), None, None
-    node = made.get(softmax.inputs[0])
+    node = producers.get(softmax.inputs[0])
     while node is not None and node.op != "product":
         if len(reads[node.output]) > 1 or node.attrs.get("activation") != "none" or node.op not in ("add", "mul"):
             return None
         if "constant" in node.arrays:
             shape = (tokens, groups, heads, keys)
-            held = np.broadcast_to(node.arrays["constant"], graph.shapes[node.output]).reshape(shape)
+            constant = np.broadcast_to(node.arrays["constant"], graph.shapes[node.output]).reshape(shape)
             if node.op == "add":
                 # A factor of 1 is not multiplied, because 1 * -inf in a mask must stay exact; others are positive.
-                term = held if (scale == 1).all() else held * scale[None, :, :, None]
+                term = constant if (scale == 1).all() else constant * scale[None, :, :, None]
                 bias = term if bias is None else bias + term
-            elif (held != held[:1, :, :, :1]).any():
+            elif (constant != constant[:1, :, :, :1]).any():
                 return None
             else:
-                scale = scale * held[0, :, :, 0]
+                scale = scale * constant[0, :, :, 0]
         elif node.op == "add" and mask is None and (scale == 1).all() and len(node.inputs) == 2:
             mask = node.inputs[1]
             expected = [1, groups * heads * keys] if "broadcast" in node.attrs else list(graph.shapes[node.output])
@@ -57,7 +57,7 @@ def _join(graph: Graph, last: Node, made: dict[int, Node], reads: dict[int, list
                 return None
         else:
             return None
-        node = made.get(node.inputs[0])
+        node = producers.get(node.inputs[0])
     if node is None or len(reads[node.output]) > 1 or (mask is not None and bias is not None):
         return None
     if node.attrs["sizes"][:4] != [groups, heads, tokens, keys] or node.attrs["stacked"]:

@@ -34,19 +34,19 @@ def fuse(graph: Graph) -> Graph:
 
 def _sweep(graph: Graph, step: Callable[[Graph, Node, Node], bool]) -> None:
     """Apply a step to each node and a node that makes one of its inputs, if nothing else reads that input."""
-    made = {node.output: node for node in graph.nodes}
+    producers = {node.output: node for node in graph.nodes}
     reads: dict[int, int] = dict.fromkeys(graph.outputs, 1)
     for node in graph.nodes:
         for value in node.inputs:
             reads[value] = reads.get(value, 0) + 1
     order = {id(node): i for i, node in enumerate(graph.nodes)}
     for i, node in enumerate(graph.nodes):
-        for value in sorted(node.inputs, key=lambda v: -order[id(made[v])] if v in made else 0):
-            before = made.get(value)
+        for value in sorted(node.inputs, key=lambda v: -order[id(producers[v])] if v in producers else 0):
+            before = producers.get(value)
             if before is not None and reads[value] == 1 and step(graph, before, node):
                 # `before` now includes the node, and runs where the node did.
                 before.output = node.output
-                made[node.output] = before
+                producers[node.output] = before
                 graph.nodes[order[id(before)]] = Node("nothing", [], -1)
                 graph.nodes[i] = before
                 order[id(before)] = i

@@ -156,11 +156,11 @@ class Graph:
 
     def users(self) -> dict[int, list[Node]]:
         """Return the nodes that read each value."""
-        found: dict[int, list[Node]] = {}
+        users: dict[int, list[Node]] = {}
         for node in self.nodes:
             for value in node.inputs:
-                found.setdefault(value, []).append(node)
-        return found
+                users.setdefault(value, []).append(node)
+        return users
 
     def with_weights(self, weights: dict[int, Weight]) -> Graph:
         """Return a copy in which some nodes have other weights.

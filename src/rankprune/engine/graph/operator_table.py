@@ -123,20 +123,20 @@ def _gather(node: Node, ins: list[Shape], out: Shape) -> bool:
     if "index" in node.arrays:
         index = node.arrays["index"]
         return index.dtype == np.int32 and index.size > 0 and index.min() >= -fixed and index.max() < size
-    found = node.arrays.get("nests"), node.arrays.get("constant_nests")
+    nests = node.arrays.get("nests"), node.arrays.get("constant_nests")
     return all(
         rows is None or (rows.dtype == np.int64 and strided.sound(rows, n, math.prod(out)))
-        for rows, n in zip(found, (size, fixed))
+        for rows, n in zip(nests, (size, fixed))
     )
 
 
 def _gather_arrays(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
-    given = node.arrays
-    fixed = {"constant": Array(given["constant"].shape)} if "constant" in given else {}
-    if "index" in given:
+    arrays = node.arrays
+    fixed = {"constant": Array(arrays["constant"].shape)} if "constant" in arrays else {}
+    if "index" in arrays:
         return {"index": Array(out, np.int32), **fixed}
     rows = ["nests", *(["constant_nests"] if fixed else [])]
-    return {**{name: Array(given[name].shape if name in given else (), np.int64) for name in rows}, **fixed}
+    return {**{name: Array(arrays[name].shape if name in arrays else (), np.int64) for name in rows}, **fixed}
 
 
 def _concat(node: Node, ins: list[Shape], out: Shape) -> bool:
@@ -155,9 +155,10 @@ def _constant(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:
     """A constant instead of a second value; of size 1 along the axes where it is repeated."""
     if len(ins) > 1:
         return {}
-    found = node.arrays.get("constant")
-    repeats = found is not None and found.ndim == len(out) and all(n in (1, m) for n, m in zip(found.shape, out))
-    return {"constant": Array(found.shape if found is not None and repeats else out)}
+    constant = node.arrays.get("constant")
+    if constant is None or constant.ndim != len(out) or any(n not in (1, m) for n, m in zip(constant.shape, out)):
+        return {"constant": Array(out)}
+    return {"constant": Array(constant.shape)}
 
 
 def _scale_and_shift(node: Node, ins: list[Shape], out: Shape) -> dict[str, Array]:

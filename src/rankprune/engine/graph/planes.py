@@ -35,8 +35,8 @@ class PlaneSet:
     @property
     def centre(self) -> int:
         """Index of the plane that equals the input; -1 if there is none."""
-        found = np.flatnonzero(self.x_first == 0)
-        return int(found[0]) if found.size and self.y_first.size == 1 else -1
+        unshifted = np.flatnonzero(self.x_first == 0)
+        return int(unshifted[0]) if unshifted.size and self.y_first.size == 1 else -1
 
 
 def plane_set(

@@ -177,8 +177,8 @@ class Operator:
                 raise Unsound(f"has an array {name} of {array.dtype} {array.shape}")
 
 
-def _same_names(kind: str, given: Any, known: Any, needed: Any) -> None:
-    if odd := sorted(map(str, given - known)):
+def _same_names(kind: str, names: Any, known: Any, needed: Any) -> None:
+    if odd := sorted(map(str, names - known)):
         raise Unsound(f"has an unknown {kind} {shorten(odd[0])}")
-    if missing := sorted(set(needed) - set(given)):
+    if missing := sorted(set(needed) - set(names)):
         raise Unsound(f"lacks the {kind} {missing[0]}")

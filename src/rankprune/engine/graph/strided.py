@@ -47,10 +47,10 @@ def describe(source: np.ndarray, target: np.ndarray) -> list[Nest]:
     """
     if source.size == 0:
         return []
-    found = _fold(source.reshape(-1).astype(np.int64), target.reshape(-1).astype(np.int64), ())
-    if len(found) > PIECES or any(len(nest.axes) > AXES for nest in found):
-        raise Irregular(f"{len(found)} pieces")
-    return found
+    nests = _fold(source.reshape(-1).astype(np.int64), target.reshape(-1).astype(np.int64), ())
+    if len(nests) > PIECES or any(len(nest.axes) > AXES for nest in nests):
+        raise Irregular(f"{len(nests)} pieces")
+    return nests
 
 
 def _fold(source: np.ndarray, target: np.ndarray, axes: tuple[tuple[int, int, int], ...]) -> list[Nest]:
@@ -68,25 +68,25 @@ def _fold(source: np.ndarray, target: np.ndarray, axes: tuple[tuple[int, int, in
     sizes = np.unique(lengths)
     if sizes.size > _LENGTHS or 4 * starts.size > 3 * source.size + 64 or len(axes) > 2 * AXES:
         raise Irregular("runs of many lengths")
-    found: list[Nest] = []
+    nests: list[Nest] = []
     for size in sizes.tolist():
         first = starts[lengths == size]
         loop = ((size, (step - t) // _FAR, t),) if size > 1 else ()
-        found += _fold(source[first], target[first], axes + loop)
-        if len(found) > PIECES:
+        nests += _fold(source[first], target[first], axes + loop)
+        if len(nests) > PIECES:
             raise Irregular("many pieces")
-    return found
+    return nests
 
 
 def _merged(axes: tuple[tuple[int, int, int], ...]) -> tuple[tuple[int, int, int], ...]:
     """Merge loops of which one continues the other."""
-    made: list[tuple[int, int, int]] = []
+    merged: list[tuple[int, int, int]] = []
     for size, f, t in axes:
-        if made and f == made[-1][0] * made[-1][1] and t == made[-1][0] * made[-1][2]:
-            made[-1] = (size * made[-1][0], *made[-1][1:])
+        if merged and f == merged[-1][0] * merged[-1][1] and t == merged[-1][0] * merged[-1][2]:
+            merged[-1] = (size * merged[-1][0], *merged[-1][1:])
         else:
-            made.append((size, f, t))
-    return tuple(made)
+            merged.append((size, f, t))
+    return tuple(merged)
 
 
 def to_array(nests: list[Nest]) -> np.ndarray:

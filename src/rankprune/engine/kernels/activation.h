@@ -1,7 +1,7 @@
 // Activations of eight lanes. exp: range reduction by ln 2 and a degree-6 polynomial (about 2 ulp); exactly 0 below -87
 // and infinite above 88.37, so that x sigmoid(x) and the like are -0 for large negative x and NaN at -inf, as in torch.
 #pragma once
-#include "api.h"
+#include "checker.h"
 #include "vec.h"
 
 namespace rankprune {

@@ -179,7 +179,7 @@ RP_STRUCT(Move, RP_MOVE)
 #define RP_BORDER(F) F(int64_t, at, slabs, channels, rows, top, bottom, left, right)
 RP_STRUCT(Border, RP_BORDER)
 
-// ---- The operators: parameters, their fields, and the name in run_NAME (each instruction set) and Checker::NAME.
+// ---- The operators: parameters, their fields, and the name in check_NAME and run_NAME.
 #define RP_OPERATORS(X)                                                                                             \
     X(Conv, RP_CONV, conv)                                                                                          \
     X(Planes, RP_PLANES, planes)                                                                                    \

@@ -10,8 +10,67 @@ static RunKernel kernel_of(const Conv& c, int64_t rows) {
 #if defined(__AVX512F__)
     if (c.lanes > kLanes) return (c.width == 1 ? kWide1 : kWide4)[rows - 1];
 #endif
-    const RunKernel* kernels = c.width == 1 ? kRuns1[rows - 1] : c.width == 2 ? kRuns2[rows - 1] : kRuns4[rows - 1];
-    return kernels[c.step == kLanes ? 0 : 1];
+    int64_t n = rows - 1;
+    return (c.width == 1 ? kNarrow1[n] : c.width == 2 ? kNarrow2[n] : kNarrow4[n])[c.step != kLanes];
+}
+
+// What a convolution writes or adds: in slabs, or rows of `columns` floats.
+static void check_result(Checker& check, const Conv& c, const View& v) {
+    if (c.columns)
+        check.view({v.at, 0, v.chan}, 1, c.channels, Wide(c.rows) * c.columns, false);
+    else
+        check.view(v, c.slabs, c.channels, Wide(c.rows) * kLanes);
+}
+
+static void check_conv(Checker& check, const Conv& c, int64_t tasks) {
+    check.counts(c.slabs, c.rows, c.channels, c.height, c.groups, c.blocks);
+    check.need(between(1, c.step, kFar) && c.step % kLanes == 0, "a step that is not aligned");
+    bool wide = c.lanes == 16 && check.room.lanes >= 16 && c.step == kLanes;
+    check.need(c.lanes == kLanes || (wide && c.height % 2 == 0), "vectors that this kernel cannot have");
+    int64_t tallest = c.width == 1 ? (wide ? 16 : 14) : c.width == 4 ? (wide ? 12 : 3) : c.width == 2 && !wide ? 6 : 0;
+    check.need(c.height <= tallest, "a kernel shape there is none for");
+    if (check.wrong) return;
+    check.need(c.channels % c.width == 0, "channels that the kernel's width does not divide");
+    check.activation(c.activation);
+    check.flag(c.by_group);
+    check.tasks(Wide(c.slabs) * parts_of(c.rows, c.height) * c.groups, tasks);
+    int64_t chunks = c.channels / c.width;
+    Wide lists = Wide(c.blocks) * chunks;
+    check.array(c.bias, c.channels);
+    if (!at_most(lists, kFar) || !check.array(c.base, lists)) return check.need(false, "too many lists");
+    int64_t taps = check.ascending(c.starts, lists.value);
+    if (taps < 0 || !check.array(c.offsets, taps) || !check.array(c.values, Wide(taps) * c.width)) return;
+    int64_t low = 0, high = 0;  // rows read, relative to the view
+    bool near = true;
+    for (int64_t list = 0; list < lists.value; list++) {
+        if (c.starts[list] == c.starts[list + 1]) continue;
+        near = near && between(-kFar, c.base[list], kFar);
+        if (!near) break;
+        uint16_t least = 0xffff, most = 0;
+        for (int64_t i = c.starts[list]; i < c.starts[list + 1]; i++) {
+            least = c.offsets[i] < least ? c.offsets[i] : least;
+            most = c.offsets[i] > most ? c.offsets[i] : most;
+        }
+        low = c.base[list] + least < low ? c.base[list] + least : low;
+        high = c.base[list] + most > high ? c.base[list] + most : high;
+    }
+    check.need(near, "a tap that is too far away");
+    if (check.wrong) return;
+    if (taps) {
+        Wide first = Wide(c.in.at) + Wide(low) * kLanes;
+        check.need(!first.over && first.value >= 0, "a tap before the beginning of the arena");
+        check.view({c.in.at, c.in.slab, 0}, c.slabs, 1, Wide(c.rows - 1) * c.step + Wide(high) * kLanes + kLanes);
+    }
+    check.need(between(0, c.columns, kFar) && (!c.columns || parts_of(c.columns, kLanes) == c.slabs),
+               "columns that are not those of its slabs");
+    check_result(check, c, c.out);
+    if (c.res.at >= 0) check_result(check, c, c.res);
+    int64_t end = check.ascending(c.splits, c.groups);
+    if (end < 0) return;
+    check.need(end == chunks, "groups that do not cover the channels");
+    const int64_t tiles = c.columns ? (c.res.at >= 0 ? 2 : 1) : c.blocks > 1;
+    for (int64_t g = 0; g < c.groups; g++)
+        check.scratch(Wide(c.splits[g + 1] - c.splits[g]) * c.width * c.height * kLanes * tiles);
 }
 
 static void run_conv(const void* params, int64_t task, float* arena, float* scratch) {

@@ -1,4 +1,5 @@
-// Sparse convolution: W output channels by N rows of 8 lanes in registers, one list of non-zeros for the W channels.
+// Sparse convolution in vectors of 8 lanes: conv_narrow<W, N, Step> computes W output channels by N rows of 8 lanes in
+// registers, from one list of non-zeros for the W channels.
 #pragma once
 #include "activation.h"
 
@@ -23,7 +24,7 @@ struct Run {
 typedef void (*RunKernel)(const Run&);
 
 template <int W, int N, int Step>
-void run(const Run& r) {
+void conv_narrow(const Run& r) {
     // With few rows the additions depend on each other, so two sets of sums hide their latency.
     constexpr int kSets = W * N <= 5 ? 2 : 1;
     const int64_t step = Step ? Step : r.step, res_chan = r.res_chan, out_chan = r.out_chan;
@@ -109,13 +110,14 @@ void run(const Run& r) {
     }
 }
 
-#define RP_ROW(W, N) {run<W, N, kLanes>, run<W, N, 0>}
-static const RunKernel kRuns1[14][2] = {RP_ROW(1, 1), RP_ROW(1, 2), RP_ROW(1, 3), RP_ROW(1, 4), RP_ROW(1, 5),
+// By width W, then [N - 1][whether the step is not kLanes].
+#define RP_ROW(W, N) {conv_narrow<W, N, kLanes>, conv_narrow<W, N, 0>}
+static const RunKernel kNarrow1[14][2] = {RP_ROW(1, 1), RP_ROW(1, 2), RP_ROW(1, 3), RP_ROW(1, 4), RP_ROW(1, 5),
                                           RP_ROW(1, 6), RP_ROW(1, 7), RP_ROW(1, 8), RP_ROW(1, 9), RP_ROW(1, 10),
                                           RP_ROW(1, 11), RP_ROW(1, 12), RP_ROW(1, 13), RP_ROW(1, 14)};
-static const RunKernel kRuns2[6][2] = {RP_ROW(2, 1), RP_ROW(2, 2), RP_ROW(2, 3),
+static const RunKernel kNarrow2[6][2] = {RP_ROW(2, 1), RP_ROW(2, 2), RP_ROW(2, 3),
                                          RP_ROW(2, 4), RP_ROW(2, 5), RP_ROW(2, 6)};
-static const RunKernel kRuns4[3][2] = {RP_ROW(4, 1), RP_ROW(4, 2), RP_ROW(4, 3)};
+static const RunKernel kNarrow4[3][2] = {RP_ROW(4, 1), RP_ROW(4, 2), RP_ROW(4, 3)};
 #undef RP_ROW
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Sparse convolution in vectors of 16 lanes (AVX-512): a vector is two consecutive rows of 8.
+// Sparse convolution in vectors of 16 lanes (AVX-512), each of which is two consecutive rows of 8: conv_wide1<N> and
+// conv_wide4<N> compute one and four output channels by N rows of 8 lanes.
 #pragma once
 #include "conv_narrow.h"
 
@@ -59,9 +60,8 @@ struct Tile {
     }
 };
 
-
 template <int N>
-static inline void finish(const Run& r, Tile<N>& sum, const float* res, float* out) {
+static inline void store_result(const Run& r, Tile<N>& sum, const float* res, float* out) {
     if (res) sum.add(res);
     if (r.activation.kind == kRelu) sum.relu();
     sum.store(out);
@@ -72,7 +72,7 @@ static inline void finish(const Run& r, Tile<N>& sum, const float* res, float* o
 // One output channel by N rows. Four taps at a time: one load for their values and one for their offsets, because each
 // multiply-add already needs a load, and loads are the bottleneck.
 template <int N>
-void run_wide(const Run& r) {
+void conv_wide1(const Run& r) {
     constexpr int kVectors = (N + 1) / 2, kSets = kVectors == 1 ? 4 : kVectors <= 3 ? 2 : 1;
     const float *value = r.values, *bias = r.bias, *res = r.res;
     const uint16_t *at = r.offsets, *origin = at - r.starts[0];
@@ -103,7 +103,7 @@ void run_wide(const Run& r) {
         for (; at < end; at++, value++) sum[0].fma(of16(*value), base + int64_t(*at) * kLanes);
         RP_UNROLL for (int j = 1; j < kSets; j++) sum[0].add(sum[j]);
         if (out) {
-            finish<N>(r, sum[0], res, out);
+            store_result<N>(r, sum[0], res, out);
             out += r.out_chan;
             if (res) res += r.res_chan;
         } else {
@@ -115,7 +115,7 @@ void run_wide(const Run& r) {
 
 // Four output channels that share a list.
 template <int N>
-void run_wide4(const Run& r) {
+void conv_wide4(const Run& r) {
     constexpr int W = 4;
     const float *value = r.values, *bias = r.bias, *res = r.res;
     const uint16_t *at = r.offsets, *origin = at - r.starts[0];
@@ -137,7 +137,7 @@ void run_wide4(const Run& r) {
         }
         RP_UNROLL for (int w = 0; w < W; w++) {
             if (out)
-                finish<N>(r, sum[w], res ? res + w * r.res_chan : nullptr, out + w * r.out_chan);
+                store_result<N>(r, sum[w], res ? res + w * r.res_chan : nullptr, out + w * r.out_chan);
             else
                 sum[w].store(partial + w * N * kLanes);
         }
@@ -147,12 +147,13 @@ void run_wide4(const Run& r) {
     }
 }
 
-static const RunKernel kWide1[16] = {run_wide<1>, run_wide<2>, run_wide<3>, run_wide<4>, run_wide<5>, run_wide<6>,
-                                     run_wide<7>, run_wide<8>, run_wide<9>, run_wide<10>, run_wide<11>, run_wide<12>,
-                                     run_wide<13>, run_wide<14>, run_wide<15>, run_wide<16>};
-static const RunKernel kWide4[12] = {run_wide4<1>, run_wide4<2>, run_wide4<3>, run_wide4<4>, run_wide4<5>,
-                                     run_wide4<6>, run_wide4<7>, run_wide4<8>, run_wide4<9>, run_wide4<10>,
-                                     run_wide4<11>, run_wide4<12>};
+static const RunKernel kWide1[16] = {conv_wide1<1>, conv_wide1<2>, conv_wide1<3>, conv_wide1<4>,
+                                     conv_wide1<5>, conv_wide1<6>, conv_wide1<7>, conv_wide1<8>,
+                                     conv_wide1<9>, conv_wide1<10>, conv_wide1<11>, conv_wide1<12>,
+                                     conv_wide1<13>, conv_wide1<14>, conv_wide1<15>, conv_wide1<16>};
+static const RunKernel kWide4[12] = {conv_wide4<1>, conv_wide4<2>, conv_wide4<3>, conv_wide4<4>, conv_wide4<5>,
+                                     conv_wide4<6>, conv_wide4<7>, conv_wide4<8>, conv_wide4<9>, conv_wide4<10>,
+                                     conv_wide4<11>, conv_wide4<12>};
 
 }  // namespace
 }  // namespace rankprune

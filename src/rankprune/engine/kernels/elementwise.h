@@ -21,6 +21,26 @@ static inline Vec combine(Vec a, Vec b, int64_t operation) {
     }
 }
 
+static void check_binary(Checker& check, const Binary& p, int64_t tasks) {
+    check.counts(p.slabs, p.channels, p.rows);
+    check.activation(p.activation);
+    if (check.wrong) return;
+    check.need(between(0, p.operation, kOperations - 1), "an unknown operation");
+    check.need(p.b_row == 0 || p.b_row == kLanes, "rows of an operand that do not follow one another");
+    check.tasks(Wide(p.slabs) * p.channels * parts_of(p.rows, kBinaryRows), tasks);
+    check.view(p.a, p.slabs, p.channels, Wide(p.rows) * kLanes);
+    check.view(p.out, p.slabs, p.channels, Wide(p.rows) * kLanes);
+    Wide floats = Wide(p.rows - 1) * p.b_row + kLanes;
+    if (p.constant) {
+        check.need(p.b.slab >= 0 && p.b.chan >= 0, "a negative stride");
+        check.array(p.constant, Wide(p.slabs - 1) * p.b.slab + Wide(p.channels - 1) * p.b.chan + floats);
+    } else if (!p.unary) {
+        check.view(p.b, p.slabs, p.channels, floats);
+    } else {
+        check.span(p.b.at, 0, false);
+    }
+}
+
 static void run_binary(const void* params, int64_t task, float* arena, float*) {
     const Binary& p = *static_cast<const Binary*>(params);
     int64_t parts = (p.rows + kBinaryRows - 1) / kBinaryRows, first = task % parts * kBinaryRows;
@@ -59,6 +79,16 @@ static void norm_rows(const Norm& p, const float* in, float* out) {
     }
 }
 
+static void check_norm(Checker& check, const Norm& p, int64_t tasks) {
+    check.counts(p.slabs, p.channels, p.rows);
+    if (check.wrong) return;
+    check.tasks(Wide(p.slabs) * parts_of(p.rows, 2), tasks);
+    check.view(p.in, p.slabs, p.channels, Wide(p.rows) * kLanes);
+    check.view(p.out, p.slabs, p.channels, Wide(p.rows) * kLanes);
+    check.array(p.weight, p.channels);
+    check.array(p.bias, p.channels);
+}
+
 static void run_norm(const void* params, int64_t task, float* arena, float*) {
     const Norm& p = *static_cast<const Norm*>(params);
     int64_t pairs = (p.rows + 1) / 2, slab = task / pairs, row = task % pairs * 2;
@@ -85,6 +115,24 @@ static void softmax_column(const float* in, int64_t in_step, float* out, int64_t
     for (int64_t i = 0; i < count; i++) (Vec::load(out + i * out_step) * inverse).store(out + i * out_step);
 }
 
+static void check_softmax(Checker& check, const Softmax& p, int64_t tasks) {
+    check.counts(p.channels, p.rows, p.groups);
+    check.need(p.flat >= 0, "a negative extent");
+    check.flag(p.safe);
+    if (check.wrong) return;
+    check.tasks(p.flat ? Wide(1) : Wide(p.rows) * p.groups, tasks);
+    Wide channels = Wide(p.channels) * p.groups;
+    check.need(at_most(channels, kFar), "too many channels");
+    if (check.wrong) return;
+    if (p.flat) {
+        check.span(p.in.at, p.flat, false);
+        check.span(p.out.at, p.flat, false);
+    } else {
+        check.view(p.in, 1, channels.value, Wide(p.rows) * kLanes);
+        check.view(p.out, 1, channels.value, Wide(p.rows) * kLanes);
+    }
+}
+
 static void run_softmax(const void* params, int64_t task, float* arena, float*) {
     const Softmax& p = *static_cast<const Softmax*>(params);
     if (!p.flat) {
@@ -101,6 +149,16 @@ static void run_softmax(const void* params, int64_t task, float* arena, float*) 
     for (int64_t i = 0; i < p.flat; i++) total += out[i] = std::exp(in[i] - (none ? 0 : top));
     if (none) total = 1;
     for (int64_t i = 0; i < p.flat; i++) out[i] = float(out[i] / total);
+}
+
+static void check_mean(Checker& check, const Mean& p, int64_t tasks) {
+    check.counts(p.slabs, p.channels, p.rows, p.width);
+    check.need(between(0, p.out_chan, kFar), "a negative stride");
+    if (check.wrong) return;
+    check.tasks(p.channels, tasks);
+    check.view(p.in, p.slabs, p.channels, Wide(p.rows) * kLanes);
+    check.span(p.at, Wide(p.channels - 1) * p.out_chan + (p.images ? kLanes : 1), p.images != 0);
+    check.need(!p.images || p.out_chan % kLanes == 0, "a stride that is not aligned");
 }
 
 static void run_mean(const void* params, int64_t task, float* arena, float*) {
@@ -122,6 +180,33 @@ static void run_mean(const void* params, int64_t task, float* arena, float*) {
         (total * Vec::of(scale)).store(arena + p.at + task * p.out_chan);
     else
         arena[p.at + task * p.out_chan] = (sum(total) + rest) * scale;
+}
+
+static void check_gather(Checker& check, const Gather& p, int64_t tasks) {
+    check.need(between(1, p.count, kFar) && between(kFloats, p.move, kOutOfLanes), "an unknown move");
+    check.need(p.at >= 0 && p.out >= 0, "a value before the beginning of the arena");
+    if (check.wrong) return;
+    check.tasks(parts_of(p.count, kGatherCount), tasks);
+    if (!check.array(p.from, p.count) || !check.array(p.to, p.count)) return;
+    int64_t from = 0, least = 0, to = 0, first = 0;  // the largest and smallest index of each
+    int32_t bits = 0;
+    for (int64_t i = 0; i < p.count; i++) {
+        from = p.from[i] > from ? p.from[i] : from;
+        least = p.from[i] < least ? p.from[i] : least;
+        to = p.to[i] > to ? p.to[i] : to;
+        first = p.to[i] < first ? p.to[i] : first;
+        bits |= p.to[i] | (p.from[i] > 0 && !p.constant ? p.from[i] : 0);
+    }
+    bool lanes = p.move == kIntoLanes || p.move == kOutOfLanes, rows = p.move == kRows;
+    check.need(first >= 0 && (!lanes || (least >= 0 && !p.constant)), "an index before the beginning");
+    bool aligned = bits % kLanes == 0 && p.out % kLanes == 0 && (p.constant || p.at % kLanes == 0);
+    check.need(!rows || aligned, "a row that is not aligned");
+    int64_t row = p.move == kFloats ? 1 : kLanes, images = (kLanes - 1) * p.count + 1;  // floats from an index on
+    if (p.constant)
+        check.array(p.constant, Wide(from) + 1);
+    else
+        check.span(p.at, Wide(from) + (p.move == kIntoLanes ? images : row), false);
+    check.span(p.out, Wide(to) + (p.move == kOutOfLanes ? images : row), false);
 }
 
 static void run_gather(const void* params, int64_t task, float* arena, float*) {
@@ -147,6 +232,15 @@ static void run_gather(const void* params, int64_t task, float* arena, float*) {
                 for (int64_t lane = 0; lane < kLanes; lane++) out[lane * p.count + p.to[i]] = in[p.from[i] + lane];
             break;
     }
+}
+
+static void check_border(Checker& check, const Border& p, int64_t tasks) {
+    check.counts(p.slabs, p.channels, p.rows);
+    check.limited(0, "a frame that is not a count", p.top, p.bottom, p.left, p.right);
+    if (check.wrong) return;
+    check.tasks(p.slabs, tasks);
+    check.need(p.left + p.right <= p.rows, "a frame wider than the image");
+    check.span(p.at, Wide(p.slabs) * p.channels * p.rows * kLanes, true);
 }
 
 static void run_border(const void* params, int64_t task, float* arena, float*) {

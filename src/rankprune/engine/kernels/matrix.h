@@ -5,6 +5,26 @@
 namespace rankprune {
 namespace {
 
+static void check_linear(Checker& check, const Linear& p, int64_t tasks) {
+    check.counts(p.inputs, p.outputs);
+    check.activation(p.activation);
+    if (check.wrong) return;
+    check.tasks(parts_of(p.outputs, kLinearOutputs), tasks);
+    check.span(p.at, p.inputs, true);
+    check.span(p.out, p.outputs, false);
+    if (p.res >= 0) check.span(p.res, p.outputs, false);
+    check.array(p.bias, p.outputs);
+    if (!p.columns) {
+        check.array(p.values, Wide(p.outputs) * (parts_of(p.inputs, kLanes) * kLanes));
+        return;
+    }
+    int64_t taps = check.ascending(p.starts, p.outputs);
+    if (taps < 0 || !check.array(p.columns, taps) || !check.array(p.values, taps)) return;
+    bool sound = true;
+    for (int64_t i = 0; i < taps; i++) sound = sound && p.columns[i] < p.inputs;
+    check.need(sound, "a column that is not there");
+}
+
 static void run_linear(const void* params, int64_t task, float* arena, float*) {
     const Linear& p = *static_cast<const Linear*>(params);
     const float* x = arena + p.at;
@@ -88,6 +108,27 @@ static void multiply(const Product& p, int64_t group, int64_t head, int64_t row,
                    p.out.depth);
 }
 
+// The last float of an operand, relative to its start.
+static Wide last_float(Checker& check, const Operand& o, int64_t groups, int64_t heads, int64_t rows,
+                       int64_t depth) {
+    check.limited(0, "a stride that is too large", o.group, o.head, o.row, o.depth);
+    return Wide(groups - 1) * o.group + Wide(heads - 1) * o.head + Wide(rows - 1) * o.row + Wide(depth - 1) * o.depth;
+}
+
+// Rows that are read in whole vectors, up to 7 floats beyond the last one.
+static int64_t in_lanes(int64_t rows) { return parts_of(rows, kLanes) * kLanes; }
+
+static void check_product(Checker& check, const Product& p, int64_t tasks) {
+    check.counts(p.groups, p.heads, p.rows, p.columns, p.depth);
+    if (check.wrong) return;
+    check.tasks(Wide(p.groups) * p.heads * parts_of(p.rows, kTokens), tasks);
+    check.need(p.a.row == 1 && p.out.row == 1, "rows that do not lie together");
+    check.span(p.a.at, last_float(check, p.a, p.groups, p.heads, in_lanes(p.rows), p.depth) + 1, false);
+    check.span(p.b.at, last_float(check, p.b, p.groups, p.heads, p.columns, p.depth) + 1, false);
+    check.span(p.out.at, last_float(check, p.out, p.groups, p.heads, p.rows, p.columns) + 1, false);
+    check.scratch(Wide(kTokens) * p.columns);
+}
+
 static void run_product(const void* params, int64_t task, float* arena, float* scratch) {
     const Product& p = *static_cast<const Product*>(params);
     int64_t parts = (p.rows + kTokens - 1) / kTokens, row = task % parts * kTokens, head = task / parts % p.heads;
@@ -119,6 +160,32 @@ static void attend(const Attention& p, int64_t group, int64_t head, int64_t toke
                kStep);
     put_columns<R>(made, p.value_dim, least(p.tokens - token, kStep), arena + place(p.out, group, head, token),
                    p.out.depth);
+}
+
+static void check_attention(Checker& check, const Attention& p, int64_t tasks) {
+    check.counts(p.groups, p.heads, p.dim, p.value_dim, p.tokens, p.keys);
+    if (check.wrong) return;
+    check.tasks(Wide(p.groups) * p.heads * parts_of(p.tokens, kTokens), tasks);
+    check.need(p.q.row == 1 && p.out.row == 1, "tokens that do not lie together");
+    check.span(p.q.at, last_float(check, p.q, p.groups, p.heads, in_lanes(p.tokens), p.dim) + 1, false);
+    check.span(p.k.at, last_float(check, p.k, p.groups, p.heads, p.keys, p.dim) + 1, false);
+    check.span(p.v.at, last_float(check, p.v, p.groups, p.heads, p.keys, p.value_dim) + 1, false);
+    check.span(p.out.at, last_float(check, p.out, p.groups, p.heads, p.tokens, p.value_dim) + 1, false);
+    check.limited(0, "a stride that is too large", p.scale_group, p.scale_head);
+    check.array(p.scale, Wide(p.groups - 1) * p.scale_group + Wide(p.heads - 1) * p.scale_head + 1);
+    check.flag(p.safe);
+    check.need(p.bias.at >= -1, "a bias before the beginning of the arena");
+    if (p.bias.at >= 0) {
+        check.need(p.bias.row == 0 || p.bias.row == 1, "tokens of a bias that do not lie together");
+        Wide size = last_float(check, p.bias, p.groups, p.heads, in_lanes(p.tokens), p.keys) + 1;
+        if (p.constant) {
+            check.need(p.bias.at <= kFar, "a bias that is too far away");
+            check.array(p.constant, size + p.bias.at);
+        } else {
+            check.span(p.bias.at, size, false);
+        }
+    }
+    check.scratch(Wide(kTokens) * (Wide(p.keys) + p.value_dim));
 }
 
 static void run_attention(const void* params, int64_t task, float* arena, float* scratch) {

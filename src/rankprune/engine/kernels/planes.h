@@ -86,7 +86,7 @@ static const Rows kShifted[8] = {shifted<0>, shifted<1>, shifted<2>, shifted<3>,
 static const Rows kHalved[8] = {halved<0>, halved<1>, halved<2>, halved<3>, halved<4>, halved<5>, halved<6>, halved<7>};
 
 // Rows of an image in its original order, or with strides above 2.
-static void others(const Planes& p, const float* source, int64_t x, int64_t rows, int64_t pitch, float* to) {
+static void plain_rows(const Planes& p, const float* source, int64_t x, int64_t rows, int64_t pitch, float* to) {
     // Loads may extend into neighbouring rows; at the first row, or far outside, they could leave the arena.
     int64_t slow = !p.plain || p.stride_x > 2 || x <= -p.width || x >= p.width ? rows : x < 0 ? 1 : 0;
     for (int64_t r = 0; r < slow; r++, source += p.stride_y * pitch, to += kLanes) {
@@ -133,7 +133,7 @@ static void plane(const Planes& p, Channels c, int64_t x, int64_t y) {
         return;
     }
     for (int64_t i = 0; i < c.count; i++)
-        others(p, c.source + i * c.from_chan, x, bottom - top, pitch, c.to + i * c.to_chan);
+        plain_rows(p, c.source + i * c.from_chan, x, bottom - top, pitch, c.to + i * c.to_chan);
 }
 
 // All planes of some channels, plane by plane, so that a plane's parameters are computed once for all channels.
@@ -146,6 +146,39 @@ static void make_planes(const Planes& p, int64_t slab, Channels c) {
             } else {
                 plane(p, c, slab * kLanes * p.stride_x + p.x_first[tap], p.y_first[phase]);
             }
+}
+
+// The planes of one channel; the caller checks where they are written.
+static void check_plane_set(Checker& check, const Planes& p, int64_t tasks) {
+    check.counts(p.channels, p.height, p.width, p.slabs, p.rows, p.taps, p.phases, p.stride_x, p.stride_y);
+    check.flag(p.plain);
+    if (check.wrong || !check.array(p.x_first, p.taps) || !check.array(p.y_first, p.phases)) return;
+    for (int64_t i = 0; i < p.taps; i++) check.need(between(-kFar, p.x_first[i], kFar), "a column that is too far away");
+    for (int64_t i = 0; i < p.phases; i++) check.need(between(-kFar, p.y_first[i], kFar), "a row that is too far away");
+    check.need(at_most(Wide(p.slabs) * kLanes * p.stride_x, kFar), "a stride that is too large");
+    check.need(at_most(Wide(p.rows) * p.stride_y, kFar), "a stride that is too large");
+    check.need(at_most(Wide(p.phases) * p.taps, kFar), "too many planes");
+    check.tasks(Wide(p.slabs) * parts_of(p.channels, kPlaneChannels), tasks);
+    if (p.plain)
+        check.view({p.in.at, 0, p.in.chan}, 1, p.channels, Wide(p.height) * p.width, false);
+    else
+        check.view(p.in, parts_of(p.width, kLanes), p.channels, Wide(p.height) * kLanes);
+    if (check.wrong || p.skip == -1) return;
+    check.need(between(0, p.skip, p.phases * p.taps - 1), "a plane that is not there");
+    check.need(between(-p.rows, p.y_first[0], 0), "a plane that begins within the image");
+}
+
+static void check_planes(Checker& check, const Planes& p, int64_t tasks) {
+    check_plane_set(check, p, tasks);
+    if (!check.wrong && p.columns) {
+        bool single = p.phases * p.taps == 1 && p.skip == -1;
+        check.need(single && between(1, p.columns, kFar) && parts_of(p.columns, kLanes) == p.slabs,
+                   "columns that are not those of one plane");
+        check.scratch(Wide(p.rows) * kLanes);
+        return check.view({p.at, 0, p.chan}, 1, p.channels, Wide(p.rows) * p.columns, false);
+    }
+    Wide floats = Wide(p.phases) * p.taps * p.rows * kLanes;
+    if (!check.wrong) check.view({p.at, p.slab, p.chan}, p.slabs, p.channels, floats);
 }
 
 static void run_planes(const void* params, int64_t task, float* arena, float* scratch) {
@@ -165,11 +198,20 @@ static void run_planes(const void* params, int64_t task, float* arena, float* sc
                           least(kPlaneChannels, p.channels - first), p.in.chan, p.chan});
 }
 
-constexpr int64_t kWindow = 64;  // maximum height of a window that is pooled this way
+// The image row that row k of a window reads for row 0 of the result; negative above the image.
+static inline int64_t window_row(const Pool& pool, int64_t k) {
+    const Planes& p = pool.planes;
+    int64_t at = pool.offsets[k * p.taps];  // in the planes [phase][tap][row]
+    return p.y_first[at / (p.rows * p.taps)] + at % p.rows * p.stride_y;
+}
 
-// The maximum of each column of a block under the window: rows first .. last - 1 of the result, all within the image.
+constexpr int64_t kTallestWindow = 64;  // maximum height of a window that is pooled this way
+
+// The maximum of each column of a block over the K rows of a window: rows first .. last - 1 of the result, whose windows
+// are within the image.
 template <int K>
-static void down(const Block& b, const int64_t* shift, int64_t step, int64_t first, int64_t last, float* to, int64_t apart) {
+static void column_maximum(const Block& b, const int64_t* shift, int64_t step, int64_t first, int64_t last, float* to,
+                           int64_t apart) {
     for (int64_t r = first; r < last; r++) {
         Vec v = Vec::load(b.rows + (shift[0] + r * step) * kLanes);
         RP_UNROLL for (int k = 1; k < K; k++) v = largest(v, Vec::load(b.rows + (shift[k] + r * step) * kLanes));
@@ -177,39 +219,38 @@ static void down(const Block& b, const int64_t* shift, int64_t step, int64_t fir
     }
 }
 
-// Maximum of a window, first along columns for all blocks that a row of the result needs, then along the row by shifts.
-// False if there are more blocks than the scratch has room for.
-static bool largest_of(const Pool& pool, const float* source, int64_t slab, float* out, float* scratch) {
+// Maximum of a window: first along columns, into the scratch [row][block][8], for all blocks of the image that a row of
+// the result needs; then along each row, by unaligned loads. False if the scratch has no room for these blocks.
+static bool pool_maximum(const Pool& pool, const float* source, int64_t slab, float* out, float* scratch) {
     const Planes& p = pool.planes;
-    const int64_t rows = pool.rows, taps = p.taps, step = p.stride_y, height = p.height, windows = pool.count / taps;
+    const int64_t rows = pool.rows, taps = p.taps, step = p.stride_y, height = p.height;
+    const int64_t window = pool.count / taps;  // its height
     const int64_t x = slab * kLanes * p.stride_x, first = (x + p.x_first[0]) >> 3;
-    const int64_t blocks = ((x + p.x_first[taps - 1] + kLanes * p.stride_x - 1) >> 3) - first + 1, apart = blocks * kLanes;
-    if (pool.average || p.plain || p.stride_x > 2 || windows < 1 || windows > kWindow ||
-        blocks * rows > taps * p.phases * p.rows)
+    const int64_t last = (x + p.x_first[taps - 1] + kLanes * p.stride_x - 1) >> 3;
+    const int64_t blocks = last - first + 1, apart = blocks * kLanes;
+    if (pool.average || p.plain || p.stride_x > 2 || window < 1 || window > kTallestWindow ||
+        blocks > taps * p.phases * p.rows / rows)
         return false;
-    int64_t shift[kWindow];  // of each row of the window relative to the first row of the image
-    for (int64_t k = 0; k < windows; k++) {
-        int64_t at = pool.offsets[k * taps];
-        shift[k] = p.y_first[at / (p.rows * taps)] + at % p.rows * step;
-    }
+    int64_t shift[kTallestWindow];
+    for (int64_t k = 0; k < window; k++) shift[k] = window_row(pool, k);
     // Rows of the result whose windows are within the image.
     int64_t top = 0, bottom = rows;
     while (top < rows && shift[0] + top * step < 0) top++;
-    while (bottom > top && shift[windows - 1] + (bottom - 1) * step >= height) bottom--;
-    if (windows != 2 && windows != 3) top = bottom = rows;
+    while (bottom > top && shift[window - 1] + (bottom - 1) * step >= height) bottom--;
+    if (window != 2 && window != 3) top = bottom = rows;
     for (int64_t j = 0; j < blocks; j++) {
         const Block b = block(p, source, first + j);
         float* to = scratch + j * kLanes;
         for (int64_t r = top ? 0 : bottom; r < rows; r = r + 1 == top ? bottom : r + 1) {
             Vec v = b.fill;
-            for (int64_t k = 0; k < windows; k++) {
+            for (int64_t k = 0; k < window; k++) {
                 int64_t y = shift[k] + r * step;
                 if (y >= 0 && y < height) v = largest(v, b.at(y * kLanes));
             }
             v.store(to + r * apart);
         }
-        if (windows == 2) down<2>(b, shift, step, top, bottom, to, apart);
-        if (windows == 3) down<3>(b, shift, step, top, bottom, to, apart);
+        if (window == 2) column_maximum<2>(b, shift, step, top, bottom, to, apart);
+        if (window == 3) column_maximum<3>(b, shift, step, top, bottom, to, apart);
     }
     const bool single = p.stride_x == 1;
     const int64_t* x_first = p.x_first;
@@ -226,6 +267,25 @@ static bool largest_of(const Pool& pool, const float* source, int64_t slab, floa
     return true;
 }
 
+static void check_pool(Checker& check, const Pool& p, int64_t tasks) {
+    check_plane_set(check, p.planes, tasks);
+    check.counts(p.rows, p.count);
+    if (check.wrong) return;
+    Wide rows = Wide(p.planes.phases) * p.planes.taps * p.planes.rows;
+    check.scratch(rows * kLanes);
+    check.view(p.out, p.planes.slabs, p.planes.channels, Wide(p.rows) * kLanes);
+    if (check.wrong || !check.array(p.offsets, p.count)) return;
+    for (int64_t i = 0; i < p.count; i++)
+        check.need(p.offsets[i] >= 0 && at_most(Wide(p.offsets[i]) + p.rows, rows.value), "a tap outside of the planes");
+    // The maximum takes the first and last tap along x and y for the bounds of its window.
+    bool ascend = true;
+    for (int64_t i = 1; i < p.planes.taps; i++) ascend = ascend && p.planes.x_first[i - 1] < p.planes.x_first[i];
+    for (int64_t k = 1; !check.wrong && k < p.count / p.planes.taps; k++)
+        ascend = ascend && window_row(p, k - 1) < window_row(p, k);
+    check.need(ascend, "taps that are not in order");
+    if (p.average) check.array(p.scale, Wide(p.planes.slabs) * p.rows * kLanes);
+}
+
 static void run_pool(const void* params, int64_t task, float* arena, float* scratch) {
     const Pool& p = *static_cast<const Pool*>(params);
     int64_t parts = (p.planes.channels + kPlaneChannels - 1) / kPlaneChannels;
@@ -233,7 +293,7 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
     for (int64_t c = first; c < least(first + kPlaneChannels, p.planes.channels); c++) {
         const float* source = arena + p.planes.in.at + c * p.planes.in.chan;
         float* out = arena + p.out.at + slab * p.out.slab + c * p.out.chan;
-        if (largest_of(p, source, slab, out, scratch)) continue;
+        if (pool_maximum(p, source, slab, out, scratch)) continue;
         make_planes(p.planes, slab, {source, scratch, 1, 0, 0});
         for (int64_t r = 0; r < p.rows; r++) {
             Vec v = Vec::load(scratch + (p.offsets[0] + r) * kLanes);
@@ -245,6 +305,19 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
             v.store(out + r * kLanes);
         }
     }
+}
+
+static void check_window(Checker& check, const Window& w, int64_t tasks) {
+    check.counts(w.channels, w.height, w.width, w.out_height, w.out_width, w.kernel_y, w.kernel_x);
+    check.counts(w.stride_y, w.stride_x, w.dilation_y, w.dilation_x);
+    check.limited(0, "a padding that is not a count", w.pad_y, w.pad_x);
+    if (check.wrong) return;
+    check.need(at_most(Wide(w.out_height) * w.stride_y + Wide(w.kernel_y) * w.dilation_y, kFar) &&
+               at_most(Wide(w.out_width) * w.stride_x + Wide(w.kernel_x) * w.dilation_x, kFar),
+               "a window that is too large");
+    check.tasks(Wide(w.out_height) * w.channels, tasks);
+    check.view(w.in, w.height, w.channels, Wide(w.width) * kLanes);
+    check.view(w.out, w.out_height, w.channels, Wide(w.out_width) * kLanes);
 }
 
 static void run_window(const void* params, int64_t task, float* arena, float*) {

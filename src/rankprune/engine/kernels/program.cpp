@@ -6,7 +6,6 @@
 #include <new>
 #include <vector>
 
-#include "check.h"
 #include "table.h"
 #include "threads.h"
 #include "variants.h"
@@ -54,10 +53,6 @@ int64_t size_of(int64_t kind) {
 #undef RP_SIZE
     return kind < 0 || kind >= kKinds ? 0 : int64_t(kSizes[kind]);
 }
-
-}  // namespace
-
-namespace {
 
 void copy_in(float* arena, const rp_copy* in, int64_t ins, int64_t group) {
     for (int64_t i = 0; i < ins; i++)
@@ -300,7 +295,8 @@ const char* rp_add(rp_program* p, int64_t kind, const void* params, int64_t task
                    int64_t count) {
     int64_t size = size_of(kind);
     if (!size) return "an operator there is none of";
-    if (const char* wrong = check(kind, params, tasks, Room{p->arena, p->scratch, p->table->lanes, arrays, count})) return wrong;
+    const Room room{p->arena, p->scratch, p->table->lanes, arrays, count};
+    if (const char* wrong = p->table->check(kind, params, tasks, room)) return wrong;
     Operator o{kind, tasks, std::make_unique<int64_t[]>(size_t(size) / 8)};
     std::memcpy(o.params.get(), params, size_t(size));
     p->operators.push_back(std::move(o));

@@ -4,7 +4,6 @@
 #include "matrix.h"
 #include "move.h"
 #include "planes.h"
-#include "table.h"
 
 namespace rankprune {
 namespace {
@@ -19,6 +18,18 @@ static float peak_loop(int64_t turns) {
     Vec total = zero();
     RP_UNROLL for (int i = 0; i < 12; i++) total = total + s[i];
     return sum(total);
+}
+
+static const char* check_operator(int64_t kind, const void* params, int64_t tasks, const Room& room) {
+    Checker checker(room);
+    switch (kind) {
+#define RP_CHECK(Name, FIELDS, name)                                            \
+    case k##Name: check_##name(checker, *static_cast<const Name*>(params), tasks); break;
+        RP_OPERATORS(RP_CHECK)
+#undef RP_CHECK
+        default: return "an operator there is none of";
+    }
+    return checker.wrong;
 }
 
 }  // namespace
@@ -39,6 +50,7 @@ const Table RP_JOIN(table_, RP_VARIANT) = {
 #define RP_RUN(Name, FIELDS, name) run_##name,
     {RP_OPERATORS(RP_RUN)},
 #undef RP_RUN
+    check_operator,
     peak_loop,
 };
 
