@@ -17,6 +17,12 @@ def test_attach_gives_options_to_the_extra_they_are_for() -> None:
     assert list(sp.groups[0].extras) == [rp.extras.RankFloor(cover="matching", most=0.3), rp.extras.HAM(alpha=100.0)]
 
 
+def test_a_mapping_of_fields_may_name_extras_too() -> None:
+    model = cnn()
+    sp = rp.attach(model, sgd(model), {"*": {"method": "gmp+ham", "sparsity": 0.9}}, total_steps=50, ham={"alpha": 100.0})
+    assert (sp.groups[0].method.info.name, list(sp.groups[0].extras)) == ("gmp", [rp.extras.HAM(alpha=100.0)])
+
+
 def test_an_unknown_option_is_a_sentence() -> None:
     model = cnn()
     with pytest.raises(ValueError, match="rank_floor has no option 'covers': did you mean 'cover'"):

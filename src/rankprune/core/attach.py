@@ -108,13 +108,20 @@ def make_report(groups: Sequence[Group], left_out: Mapping[str, str], title: str
 
 
 def _split_extras(spec: Any, hyper: Mapping[str, Any]) -> tuple[Any, list[Extra], Mapping[str, Any]]:
-    """A name such as "acdc+ham" is a method and the extras to add to it; `ham={"alpha": 100}` is for that extra."""
+    """Split "acdc+ham" into the method and the extras to add to it; `ham={"alpha": 100}` in `hyper` is for that extra.
+
+    Returns the method (or the mapping that names it) without extras, the extras, and the remaining `hyper`.
+    """
     options = {key: value for key, value in hyper.items() if isinstance(value, Mapping) and key in list_extras()}
     for extra, settings in options.items():
         create_extra(extra, **settings)  # its options are checked even if this method does not use it
-    method, *names = spec.split("+") if isinstance(spec, str) else [spec]
+    named = spec.get("method") if isinstance(spec, Mapping) else spec
+    names: list[str] = []
+    if isinstance(named, str):
+        method, *names = named.split("+")
+        spec = {**spec, "method": method} if isinstance(spec, Mapping) else method
     extras = [create_extra(name, **options.get(name, {})) for name in names]
-    return method, extras, {key: value for key, value in hyper.items() if key not in options}
+    return spec, extras, {key: value for key, value in hyper.items() if key not in options}
 
 
 def as_method(spec: Any, sparsity: float | None, hyper: Mapping[str, Any]) -> Method:
