@@ -131,8 +131,17 @@ def test_calls_in_turns_are_each_timed_after_a_first_one():
     order: list[str] = []
     least = timing.in_turns([lambda: order.append("a"), lambda: order.append("b")])
     assert order[:8] == ["a", "a", "b", "b"] * 2
-    assert len(order) >= 4 * (1 + timing.TURNS[0])
+    assert len(order) >= 4 * timing.ROUNDS[0]
     assert all(0 < seconds < 1 for seconds in least)
+
+
+def test_long_calls_are_warmed_up_once(monkeypatch):
+    monkeypatch.setattr(timing, "LONG", 0.0)
+    order: list[str] = []
+    seconds = timing.samples([lambda: order.append("a"), lambda: order.append("b")])
+    rounds = len(seconds[0])
+    assert rounds >= timing.ROUNDS[0]
+    assert order == ["a", "a", "b", "b"] + ["a", "b"] * (rounds - 1)
 
 
 def test_the_best_thread_count_is_kept_and_named(times, monkeypatch):

@@ -32,7 +32,7 @@ def samples(calls: Sequence[Callable[[], Any]]) -> list[list[float]]:
     began = time.perf_counter()
     for turn in range(1, ROUNDS[1] + 1):
         for i, call in enumerate(calls):
-            if min(seconds[i], default=0.0) < LONG:
+            if not seconds[i] or min(seconds[i]) < LONG:
                 call()
             seconds[i].append(_seconds(call))
         spent = time.perf_counter() - began
