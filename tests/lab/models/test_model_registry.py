@@ -39,7 +39,7 @@ def test_a_library_is_listed_when_asked_for(library: str) -> None:
 def test_unknown_name_gives_the_nearest(name: str, nearest: str) -> None:
     if ":" in name:
         pytest.importorskip(name.partition(":")[0])
-    with pytest.raises(ModelError, match=f"named '{name}': the nearest is '{nearest}'"):
+    with pytest.raises(ModelError, match=f"no model '{name}': the nearest is '{nearest}'"):
         create_model(name)
 
 
