@@ -33,9 +33,9 @@ Measure = tuple[Value, str]  # a value of a result, and the label of its axis
 Curves = Mapping[str, Sequence[Point]]
 # Figures of the long regime: task, sparsity, epochs (None: the recipe's 40), and what the axis says of them.
 _REGIMES = {
-    "long": ("cifar10-long-vgg-half", 99.0, None, "half-width VGG, 99 %, 40 epochs"),
-    "long-vgg": ("cifar10-long-vgg", 99.5, None, "small VGG, 99.5 %, 40 epochs"),
-    "long-quarter": ("cifar10-long-vgg", 99.5, 10, "small VGG, 99.5 %, 10 epochs"),
+    "long": ("cifar10-long-vgg-half", 99.0, None, "half-width VGG,\n99 %, 40 epochs"),
+    "long-vgg": ("cifar10-long-vgg", 99.5, None, "small VGG,\n99.5 %, 40 epochs"),
+    "long-quarter": ("cifar10-long-vgg", 99.5, 10, "small VGG,\n99.5 %, 10 epochs"),
 }
 _ACCURACY, _RANK = "test accuracy (%)", "δ-rank / full rank, δ = 0.1"
 _SURVIVAL = "grown weights left\nafter 10 updates (%)"
