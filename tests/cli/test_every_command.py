@@ -140,7 +140,7 @@ def test_every_command(
     assert last.startswith("rankprune")
     assert last.endswith((".", "?"))
     assert words in last
-    progress = ("rankprune: 1 of ", "rankprune: 2 of ", "rankprune: reading", "rankprune: skipped")
+    progress = ("rankprune: 1 of ", "rankprune: 2 of ", "rankprune: reading", "rankprune: skipped", "rankprune: warning: ")
     assert [text for text in err.splitlines()[:-1] if not text.startswith(progress)] == []
 
 

@@ -27,7 +27,8 @@ class Parser(argparse.ArgumentParser):
         message = message.replace("the following arguments are required: ", "it needs ").removesuffix(", key=value")
         if match := _CHOICE.fullmatch(message):
             hint = nearest(match[2], re.findall(_WORD, match[3]))
-            self.exit(2, f"{self.prog}: {match[1]} {match[2]!r} is unknown: {hint} ({self.prog} --help says more)\n")
+            hint += "" if hint.endswith("?") else "."
+            self.exit(2, f"{self.prog}: {match[1]} {match[2]!r} is unknown ({self.prog} --help lists all): {hint}\n")
         if message.startswith(_UNKNOWN):
             message = f"there is no argument {message.removeprefix(_UNKNOWN)}"
         example = next(

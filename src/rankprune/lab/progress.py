@@ -36,7 +36,7 @@ def warnings_as_messages(say: Say) -> Iterator[None]:
 
     def show(message: Any, category: Any, filename: str, *args: Any, **kwargs: Any) -> None:
         if issubclass(category, UserWarning) and Path(filename).is_relative_to(package):
-            say(f"{str(message).rstrip('.')}.")
+            say(f"warning: {str(message).rstrip('.')}.")
         else:
             default(message, category, filename, *args, **kwargs)
 

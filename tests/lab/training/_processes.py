@@ -36,8 +36,9 @@ class Process:
 
     @property
     def sentence(self) -> str:
-        """The one line that is the command's own."""
+        """The one line that is the command's own, besides warnings."""
         lines = [line for line in self.said.splitlines() if line.startswith("rankprune: ")]
+        lines = [line for line in lines if not line.startswith("rankprune: warning: ")]
         assert len(lines) == 1, self.said
         assert "Traceback" not in self.said
         return lines[0]
