@@ -13,6 +13,7 @@ DRAWN = {
     "flops": "Accuracy against the MACs of one image",
     "lambda": "Accuracy and rank against λ",
     "long": "Accuracy, rank and survival of grown weights against the strength of the rank term",
+    "long-quarter": "The same for the small VGG at a quarter of the length",
     "rank": "Average rank against the share of weights kept",
 }
 
@@ -26,8 +27,8 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Fill in `<!-- tables: NAME … -->`, `<!-- benchmarks: SCRIPT … -->` and `<!-- record: FILE -->`."""
-    fill = {"tables": tables, "benchmarks": benchmarks, "record": record}
+    """Fill in the marks `<!-- KIND: NAME … -->`: tables, figures, benchmarks and records."""
+    fill = {"tables": tables, "figures": figures, "benchmarks": benchmarks, "record": record}
     marks = re.compile(rf"<!-- ({'|'.join(fill)}): ([^>]*?) -->")
     return marks.sub(lambda mark: fill[mark[1]](mark[2].split(), RESULTS), markdown)
 
@@ -42,9 +43,14 @@ def tables(names: list[str], results: Path = RESULTS) -> str:
         text = re.sub(r"^(#+) ", r"#\1 ", path.read_text(encoding="utf-8"), flags=re.M)
         if name in DRAWN and (results / "figures" / f"{name}.svg").is_file():
             title, rest = text.split("\n", 1)
-            text = f"{title}\n\n![{DRAWN[name]}](figures/{name}.svg)\n{rest}"
+            text = f"{title}\n\n{figures([name], results)}\n{rest}"
         found.append(text)
     return "\n\n".join(found) or "No table has been recorded yet."
+
+
+def figures(names: list[str], results: Path = RESULTS) -> str:
+    """Figures that belong to no table, or to the one above them."""
+    return "\n\n".join(f"![{DRAWN[n]}](figures/{n}.svg)" for n in names if (results / "figures" / f"{n}.svg").is_file())
 
 
 def benchmarks(scripts: list[str], results: Path = RESULTS) -> str:

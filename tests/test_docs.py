@@ -60,8 +60,8 @@ NOT_RUN = {
     "docs/results.md": {"rankprune paper run": "hours; tests/lab/paper/test_work.py runs a short queue"},
     "docs/report.md": {"rankprune watch": "serves until it is stopped; tests/lab/report/test_live.py runs it"},
     "docs/engine.md": {
-        "// kernels/api.h": "an excerpt of a source file, with ... for the rest",
-        "backend/lower_other.py": "names of files, with what to add to each",
+        "// 1. kernels/api.h": "an excerpt of a source file, with ... for the rest",
+        "3. backend/lower_other.py": "names of files, with what to add to each",
     },
 }
 
