@@ -1,7 +1,8 @@
 """CPU and wall seconds of each step of `rankprune.compile`: python benchmarks/compile.py [--model NAME] [--runs N]
 
 Every compilation runs in a fresh process: the first without cached kernel choices, the others with them. CPU seconds
-count all threads, and depend less than wall seconds on what else the machine is doing.
+count all threads, and depend less than wall seconds on what else the machine is doing. Beside other load use
+`--threads 1`, because threads of torch that wait for each other keep spinning.
 """
 
 from __future__ import annotations
