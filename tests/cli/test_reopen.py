@@ -203,8 +203,8 @@ def test_bench_takes_the_name_of_a_model(name: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("torchvision:resnet19", "named 'torchvision:resnet19': the nearest is 'torchvision:resnet18'"),
-        ("cifar-resnet21", "named 'cifar-resnet21': the nearest is 'cifar-resnet20'"),
+        ("torchvision:resnet19", "There is no model 'torchvision:resnet19': the nearest is 'torchvision:resnet18'"),
+        ("cifar-resnet21", "There is no model 'cifar-resnet21': the nearest is 'cifar-resnet20'"),
         ("no/such.safetensors", "There is no run folder or weights file no/such.safetensors"),
     ],
 )
