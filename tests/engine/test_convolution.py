@@ -43,7 +43,7 @@ def run(
 @st.composite
 def problems(draw):
     groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    inputs, outputs = groups * draw(st.integers(1, 5)), groups * draw(st.sampled_from([1, 2, 3, 4, 8]))
+    inputs, outputs = groups * draw(st.integers(1, 5)), groups * draw(st.sampled_from([1, 2, 3, 4, 8, 17, 33]))
     if draw(st.booleans()) and draw(st.booleans()):
         groups = inputs = outputs = draw(st.integers(1, 9))  # depthwise
     kernel = [draw(st.integers(1, 5)), draw(st.integers(1, 5))]
@@ -52,7 +52,7 @@ def problems(draw):
     padding = [draw(st.integers(0, 3)), draw(st.integers(0, 3))]
     size = [draw(st.integers(max(1, d * (k - 1) + 1 - 2 * p), 21)) for d, k, p in zip(dilation, kernel, padding)]
     density = draw(st.sampled_from([0.0, 0.02, 0.3, 0.7, 1.0]))
-    width = draw(st.sampled_from([1, 2, 4]))
+    width = draw(st.sampled_from([1, 2, 4, 8, 30]))  # more than 4: generated code
     choice = Choice(
         width, draw(st.integers(1, 16)), draw(st.integers(0, 4)), draw(st.booleans()), draw(st.sampled_from([8, 16]))
     )

@@ -49,6 +49,7 @@ class Lowering:
         eight: Eight images at once, one per lane.
         threads: Number of threads.
         lanes: Floats of the widest vectors.
+        jit: Code may be generated.
         choices: The kernel of each layer, by the index of its node.
         packs: Packed weights to share with other programs.
         meter: Counts memory and work against the limits.
@@ -71,6 +72,7 @@ class Lowering:
     eight: bool
     threads: int
     lanes: int
+    jit: bool
     choices: dict[int, Choice]
     packs: Packs
     meter: Meter

@@ -28,6 +28,15 @@ class Conv(Params):
     )
 
 
+class JitConv(Params):
+    """Parameters of a convolution with generated code."""
+
+    _fields_ = fields(
+        "View in, out, res; int64_t columns, slabs, rows, channels; Active activation;"
+        "int64_t height, groups, by_group; Bytes code; Longs splits"
+    )
+
+
 class Planes(Params):
     """Parameters of the kernel that copies an image into planes."""
 
@@ -166,26 +175,44 @@ def _multiply(
     choice = state.choices.get(state.node)
     lanes = state.lanes if step == 1 else LANES
     if choice is None:
-        choice = default_choice(weight, groups, taps, rows, lanes)
-    choice = fit(choice, outputs, groups, rows, channel_rows, inputs, lanes)
+        choice = default_choice(weight, groups, taps, rows, lanes, state.jit)
+    choice = fit(choice, outputs, groups, rows, channel_rows, inputs, lanes, state.jit)
     state.meter.need(packing_bytes(weight, choice))
     packed = state.packs.get(state.node, weight, taps, channel_rows, groups, choice)
     parts = -(-rows // choice.height)
-    shares = split(slabs * parts, state.threads, outputs // choice.width)
+    shares = split(slabs * parts, state.threads, -(-outputs // choice.width))
     # A thread keeps to its part of the image, or to its channels where the image has too few parts.
     by_group = (parts if out.joined and not columns else slabs) < state.threads
-    splits = packed.splits(shares)
+    splits = packed.splits(shares, choice)
     state.used[state.node] = choice
     state.rows[state.node] = rows
     state.packed[state.node] = PackedWeight(weight, packed, taps, channel_rows, groups, choice)
-    tiles = 1 + (len(node.inputs) > 1) if columns else int(packed.blocks > 1)
-    widest = int(np.diff(splits).max())
-    state.scratch = max(state.scratch, tiles * widest * choice.width * choice.height * LANES)
     bias = node.arrays["bias"]
     res, uses = None, [source, target]
     if len(node.inputs) > 1:
         res_layout, res = state.input(node.inputs[1])
         uses.append(res)
+
+    tasks = slabs * parts * shares
+    if choice.jit:
+        code = state.packs.code(
+            packed, outputs, choice.width, res is not None, node.attrs["activation"] == "relu", bias
+        )
+        state.scratch = max(state.scratch, 2 * choice.width * 2 * LANES)
+
+        def generated() -> JitConv:
+            skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
+            return JitConv(
+                View(source.at + origin, slab, channel), out.view(target.at), skip, columns, slabs, rows, outputs,
+                Active.of(node.attrs), choice.height, shares, by_group, code.ctypes.data, splits.ctypes.data,
+            )  # fmt: skip
+
+        work = slabs * rows * LANES * (packed.values.size + 4 * outputs)
+        state.call(generated, tasks, uses, [packed.values, bias, code, splits], work)
+        return
+    tiles = 1 + (res is not None) if columns else int(packed.blocks > 1)
+    widest = int(np.diff(splits).max())
+    state.scratch = max(state.scratch, tiles * widest * choice.width * choice.height * LANES)
 
     def params() -> Conv:
         skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
@@ -196,7 +223,6 @@ def _multiply(
             packed.starts.ctypes.data, packed.base.ctypes.data, splits.ctypes.data,
         )  # fmt: skip
 
-    tasks = slabs * parts * shares
     arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
     work = slabs * rows * LANES * (packed.values.size + 4 * packed.starts.size)
     state.call(params, tasks, uses, arrays, work)

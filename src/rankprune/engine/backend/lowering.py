@@ -18,7 +18,7 @@ from .joined import joined_values
 from .layout import flat
 from .lower_state import Lowering
 from .move import FLOATS, OUT_OF_LANES, move
-from .native import LANES, Program, lanes
+from .native import LANES, Program, jit_allowed, lanes
 from .packing import Choice, Packs
 
 
@@ -77,7 +77,9 @@ def lower(
     if joined is None:
         joined = frozenset() if eight else joined_values(graph, lanes(variant))
     meter = Meter(limits or Limits(), batch)
-    state = Lowering(graph, eight, threads, lanes(variant), choices or {}, packs or Packs(), meter, joined)
+    state = Lowering(
+        graph, eight, threads, lanes(variant), jit_allowed(), choices or {}, packs or Packs(), meter, joined
+    )
     ins, outs = [], []
     for value in graph.inputs:
         count = math.prod(graph.shapes[value])

@@ -10,8 +10,12 @@ import numpy as np
 from rankprune.engine.graph.graph import Unsupported, Weight
 from rankprune.engine.graph.target import REACH
 
+from .native import Code
+
 # Maximum height (rows in registers) by floats per vector and by width (output channels at once).
 TALLEST = {8: {1: 14, 2: 6, 4: 3}, 16: {1: 16, 4: 12}}
+JIT_WIDEST = 30  # output channels of a chunk whose code is generated
+JIT_TALLEST = 64  # rows of a task with generated code; they need no registers
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class Choice:
     """The kernel of a layer.
 
     Attributes:
-        width: Output channels that are computed at once.
+        width: Output channels that are computed at once; more than 4 if code is generated for the layer.
         height: Rows that are computed at once.
         block: Input channels per block; 0 for all.
         dense: Multiply the zeros too.
@@ -32,7 +36,14 @@ class Choice:
     dense: bool = False
     lanes: int = 8
 
+    @property
+    def jit(self) -> bool:
+        """Whether machine code is generated for the layer."""
+        return self.width > 4
+
     def __str__(self) -> str:
+        if self.jit:
+            return f"generated {self.width}x{self.height}"
         wide = " wide" if self.lanes == 16 else ""
         blocks = f" blocks of {self.block}" if self.block else ""
         return f"{'dense' if self.dense else 'sparse'} {self.width}x{self.height}{wide}{blocks}"
@@ -73,11 +84,12 @@ class Packed:
     """The arrays of a layer: for each (block, chunk of output channels) the list of its taps with offsets and values.
 
     Attributes:
-        values: Values of the taps, (taps, width).
+        values: Values of the taps, (taps, width); (taps,) if code is generated.
         offsets: Offset of each tap's input row from the list's base, in rows, (taps,).
         starts: First tap of each list, (lists + 1,).
         base: Lowest input row of each list, (lists,).
         blocks: Number of blocks of input channels.
+        channels: Output channel of each tap within its chunk, if code is generated; otherwise a tap is of all of them.
     """
 
     values: np.ndarray
@@ -85,21 +97,25 @@ class Packed:
     starts: np.ndarray
     base: np.ndarray
     blocks: int
+    channels: np.ndarray | None = None
 
-    def splits(self, groups: int) -> np.ndarray:
+    def splits(self, groups: int, choice: Choice) -> np.ndarray:
         """Split the output chunks into groups of nearly equal work.
 
         Args:
             groups: Number of groups.
+            choice: The kernel.
 
         Returns:
             Bounds of the groups, (groups + 1,).
         """
         counts = np.diff(self.starts).reshape(self.blocks, -1)  # (blocks, chunks)
-        return balance(counts.sum(0) + 2 * self.blocks, groups)
+        return balance(counts.sum(0) + (3 * choice.width if choice.jit else 2 * self.blocks), groups)
 
 
-def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int, widest: int) -> Choice:
+def fit(
+    choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int, channels: int, widest: int, jit: bool
+) -> Choice:
     """Return the nearest valid choice for a layer, so that choices from a file are harmless.
 
     Args:
@@ -110,10 +126,16 @@ def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int,
         channel_rows: Rows between two input channels.
         channels: Input channels of a group.
         widest: Floats of the widest vectors that the instruction set allows.
+        jit: Code may be generated.
 
     Returns:
         A valid choice.
     """
+    if choice.jit and jit and widest == 16 and groups == 1 and rows > 1 and channels * channel_rows <= REACH:
+        width = jit_width(outputs, min(choice.width, JIT_WIDEST))
+        if width > 4:
+            height = min(max(2, choice.height), JIT_TALLEST, rows + rows % 2)
+            return Choice(width, height + height % 2, lanes=16)
     lanes = 16 if choice.lanes == 16 and widest == 16 and rows > 1 else 8
     tallest = TALLEST[lanes]
     width = choice.width if choice.width in tallest and (outputs // groups) % choice.width == 0 else 1
@@ -124,6 +146,19 @@ def fit(choice: Choice, outputs: int, groups: int, rows: int, channel_rows: int,
     if groups == 1 and (block or channels) * channel_rows > REACH:
         block = max(1, REACH // channel_rows)
     return replace(choice, width=width, height=height, block=block, lanes=lanes)
+
+
+def jit_width(outputs: int, most: int = JIT_WIDEST) -> int:
+    """Return the width of chunks that share the output channels evenly.
+
+    Args:
+        outputs: Output channels.
+        most: Maximum width.
+
+    Returns:
+        The width.
+    """
+    return -(-outputs // -(-outputs // most))
 
 
 def packing_bytes(weight: Weight, choice: Choice) -> int:
@@ -138,6 +173,8 @@ def packing_bytes(weight: Weight, choice: Choice) -> int:
     """
     entries = weight.size if choice.dense else weight.nonzeros
     outputs, inputs = weight.shape[:2]
+    if choice.jit:
+        return 112 * entries + 128 * outputs  # of which up to 24 and 64 are code
     lists = -(-inputs // (choice.block or inputs)) * (outputs // choice.width)
     return (80 + 4 * choice.width) * entries + 40 * lists
 
@@ -169,6 +206,8 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
     out, rest = np.divmod(position, inputs * window)  # (nonzeros,) each
     channel = rest // window
     rows = (channel + out // (outputs // groups) * inputs) * channel_rows + taps.reshape(-1)[rest % window]
+    if choice.jit:
+        return _pack_jit(values, rows, out, outputs, choice.width)
     block = choice.block or inputs
     blocks = -(-inputs // block)
     chunks = outputs // choice.width
@@ -196,11 +235,30 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
     return Packed(np.ascontiguousarray(values, np.float32), offsets.astype(np.uint16), starts, base, blocks)
 
 
+def _pack_jit(values: np.ndarray, rows: np.ndarray, out: np.ndarray, outputs: int, width: int) -> Packed:
+    """Sort the taps of each chunk by input row, because the code loads each row once."""
+    chunk, channel = np.divmod(out, width)
+    lowest, highest = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
+    order = np.argsort((chunk * (highest - lowest + 1) + (rows - lowest)) * width + channel)
+    starts = np.searchsorted(chunk, np.arange(-(-outputs // width) + 1))
+    if highest - lowest >= REACH:
+        raise Unsupported("the taps of one output lie too far apart for 16-bit offsets")
+    return Packed(
+        np.ascontiguousarray(values[order], np.float32),
+        (rows[order] - lowest).astype(np.uint16),
+        starts.astype(np.int64),
+        np.full(starts.size - 1, lowest, np.int64),
+        1,
+        channel[order].astype(np.uint8),
+    )
+
+
 class Packs:
     """Packed weights so far, shared by programs that differ only in how they distribute the work."""
 
     def __init__(self) -> None:
         self._packed: dict[tuple[object, ...], Packed] = {}
+        self._code: dict[int, Code] = {}  # by the address of the values, which it keeps alive
 
     def get(
         self, node: int, weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
@@ -222,6 +280,29 @@ class Packs:
         if key not in self._packed:
             self._packed[key] = pack(weight, taps, channel_rows, groups, choice)
         return self._packed[key]
+
+    def code(
+        self, packed: Packed, outputs: int, width: int, residual: bool, relu: bool, bias: np.ndarray
+    ) -> np.ndarray:
+        """Return the code of a layer, generated when first needed.
+
+        Args:
+            packed: Its packed weight.
+            outputs: Output channels.
+            width: Output channels of a chunk.
+            residual: A residual is added.
+            relu: ReLU is applied.
+            bias: The bias.
+
+        Returns:
+            The memory of the code.
+        """
+        assert packed.channels is not None
+        key = packed.values.ctypes.data
+        if key not in self._code:
+            arrays = [packed.values, bias, packed.offsets, packed.channels, packed.starts, packed.base]
+            self._code[key] = Code(outputs, width, residual, relu, arrays)
+        return np.asarray(self._code[key])
 
 
 class PackedWeight(Weight):
@@ -258,7 +339,10 @@ class PackedWeight(Weight):
         outputs, inputs = self.shape[:2]
         lists = np.repeat(np.arange(p.base.size), np.diff(p.starts))
         rows = p.offsets.astype(np.int64) + p.base[lists]  # (taps,)
-        out = (lists % (outputs // width))[:, None] * width + np.arange(width)  # (taps, width)
+        if p.channels is None:
+            out = (lists % (outputs // width))[:, None] * width + np.arange(width)  # (taps, width)
+        else:
+            out = (lists * width + p.channels)[:, None]  # (taps, 1)
         # A tap may reach beyond its channel (with eight images, into the next image row), so each tap is tried.
         order = np.argsort(self._taps, kind="stable")
         position = np.empty(out.shape, np.int64)

@@ -108,10 +108,15 @@ def image_net(rng: np.random.Generator, rows: int) -> tuple[Graph, dict[int, Cho
 
     shape = (8, rows, rows + 1)
     signed = [name for name in ACTIVATIONS if name != "sqrt"]  # NaN would hide the other kernels' results in the sum
-    kernels = [(lanes, width) for lanes, shapes in TALLEST.items() for width in shapes if rows <= shapes[width]]
+    kernels = [
+        Choice(width, rows, block=3, lanes=lanes)
+        for lanes, shapes in TALLEST.items()
+        for width in shapes
+        if rows <= shapes[width]
+    ]
+    kernels.append(Choice(8, rows, lanes=16))  # generated code
     total = None
-    for number, (lanes, width) in enumerate(kernels):
-        choice = Choice(width, rows, block=3, lanes=lanes)
+    for number, choice in enumerate(kernels):
         a = conv([x], 5, 2, signed[(rows + 5 * number) % len(signed)], choice)
         b = conv([a, a], 8, 1, "relu", choice)
         total = b if total is None else add("add", [total, b], shape, attrs=active("none"))

@@ -6,13 +6,14 @@ import numpy as np
 
 from rankprune.engine.graph.graph import Weight
 
-from .packing import TALLEST, Choice
+from .packing import JIT_TALLEST, TALLEST, Choice, jit_width
 
 L1_BYTES = 32 << 10
 ROW_BYTES = 32
+JIT_DENSEST = 0.6  # code takes 7 bytes per weight beside its value, so dense layers read less memory without it
 
 
-def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lanes: int) -> Choice:
+def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lanes: int, jit: bool) -> Choice:
     """Return the kernel of a layer without measuring; it depends only on the arguments.
 
     Args:
@@ -21,6 +22,7 @@ def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lan
         taps: Offset of each tap, in rows.
         rows: Rows of a slab of the result.
         lanes: Floats of the widest vectors.
+        jit: Code may be generated.
 
     Returns:
         The kernel.
@@ -28,6 +30,9 @@ def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lan
     density = weight.nonzeros / max(weight.size, 1)
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     lanes = lanes if rows > 1 else 8
+    # Code is read once per two rows, so it pays where there are several.
+    if jit and lanes == 16 and groups == 1 and density < JIT_DENSEST and outputs > 4 and rows >= 8:
+        return Choice(jit_width(outputs), even(rows, JIT_TALLEST, 16), lanes=16)
     width = 4 if density > (0.8 if lanes == 16 else 0.55) else 1
     while outputs % width or width not in TALLEST[lanes]:
         width //= 2
@@ -88,7 +93,7 @@ def _block(density: float, inputs: int, window: int, height: int, lanes: int) ->
     return 0 if block * 3 > inputs * 2 else block
 
 
-def candidates(weight: Weight, groups: int, rows: int, lanes: int) -> list[Choice]:
+def candidates(weight: Weight, groups: int, rows: int, lanes: int, jit: bool) -> list[Choice]:
     """Return the kernels to measure for a layer, including dense ones if they may be fastest.
 
     Args:
@@ -96,6 +101,7 @@ def candidates(weight: Weight, groups: int, rows: int, lanes: int) -> list[Choic
         groups: Groups of the convolution.
         rows: Rows of a slab of the result.
         lanes: Floats of the widest vectors.
+        jit: Code may be generated.
 
     Returns:
         The kernels.
@@ -105,6 +111,9 @@ def candidates(weight: Weight, groups: int, rows: int, lanes: int) -> list[Choic
     choices = _narrow(weight, groups, rows, density, window) if lanes == 8 or window > 1 else []
     if lanes == 16 and rows > 1:
         choices += _wide(weight, groups, rows, density, window)
+        if jit and groups == 1 and density < JIT_DENSEST:
+            width = jit_width(weight.shape[0])
+            choices += [Choice(width, even(rows, height, 16), lanes=16) for height in (2, 8, 16, 32, JIT_TALLEST)]
     return list(dict.fromkeys(choices))
 
 

@@ -16,14 +16,17 @@ from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 from .build import warn_unwritable
 from .joined import joined_values
 from .lowering import Lowered, lower
-from .native import VERSION, cache_folder, lanes
-from .packing import Choice
+from .native import VERSION, cache_folder, jit_allowed, lanes
+from .packing import Choice, Packs
 from .shape_choice import candidates
 
 ROUNDS = 3  # each candidate is timed once per round
 TRIES = 6  # timings of the finalists, each of a few repeats; the minimum counts, because noise only adds
 MARGIN = 0.95  # a sparse kernel must take at most this fraction of the dense kernel's time
 FINALISTS = 4
+CACHED_NONZEROS = (
+    400_000  # a network with more, at about 10 bytes each, finds its weights in memory or in a shared cache
+)
 TURN = 2e-3  # target seconds of a timing; a layer of eight images is usually long enough for a single repeat
 
 
@@ -60,16 +63,17 @@ def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | N
     """
     cache = _Cache(variant)
     joined = frozenset() if eight else joined_values(graph, lanes(variant))
+    cold = sum(n.kernel.nonzeros for n in graph.nodes if n.weight is not None) > CACHED_NONZEROS
     decided: dict[int, Decision] = {}
     layers = [(index, node) for index, node in enumerate(graph.nodes) if _has_choices(graph, node, eight)]
     for number, (index, node) in enumerate(layers, 1):
         if say is not None:
             say(f"tuning layer {number} of {len(layers)}{' for batches' if eight else ''}")
-        key = layer_key(graph, node, eight, joined)
+        key = layer_key(graph, node, eight, joined, cold)
         decision = cache.get(key)
         if decision is None:
             try:
-                decision = _measure(*_alone(graph, node, joined), eight, variant)
+                decision = _measure(*_alone(graph, node, joined), eight, variant, cold)
             except Unsupported:
                 continue  # lowering the whole graph raises the same error, and reports it
             cache.put(key, decision)
@@ -83,7 +87,7 @@ def _has_choices(graph: Graph, node: Node, eight: bool) -> bool:
     return node.op == "conv" or (node.op == "linear" and (eight or len(graph.shapes[node.output]) == 2))
 
 
-def layer_key(graph: Graph, node: Node, eight: bool, joined: frozenset[int] = frozenset()) -> str:
+def layer_key(graph: Graph, node: Node, eight: bool, joined: frozenset[int] = frozenset(), cold: bool = False) -> str:
     """Return the cache key of a layer: its shapes and density, on which its latency depends.
 
     Args:
@@ -91,6 +95,7 @@ def layer_key(graph: Graph, node: Node, eight: bool, joined: frozenset[int] = fr
         node: The layer.
         eight: Eight images at once, or one.
         joined: Images whose rows follow one another.
+        cold: The weights of the network do not stay in the caches.
 
     Returns:
         24 hexadecimal digits.
@@ -100,7 +105,7 @@ def layer_key(graph: Graph, node: Node, eight: bool, joined: frozenset[int] = fr
     attrs = {k: v for k, v in node.attrs.items() if k != "name"}
     density = f"{weight.nonzeros / max(weight.size, 1):.2g}"
     alike = [v in joined for v in (*node.inputs, node.output)]
-    known = json.dumps([node.op, shapes, attrs, weight.shape, density, eight, alike], sort_keys=True)
+    known = json.dumps([node.op, shapes, attrs, weight.shape, density, eight, alike, cold], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:24]
 
 
@@ -122,32 +127,36 @@ def _alone(graph: Graph, node: Node, joined: frozenset[int]) -> tuple[Graph, fro
 
 
 class _Trial:
-    def __init__(self, graph: Graph, joined: frozenset[int], eight: bool, variant: str, choice: Choice) -> None:
-        self.lowered: Lowered = lower(graph, eight, variant, 1, {1: choice}, joined=joined)
+    def __init__(
+        self, graph: Graph, joined: frozenset[int], eight: bool, variant: str, choice: Choice, packs: Packs
+    ) -> None:
+        self.lowered: Lowered = lower(graph, eight, variant, 1, {1: choice}, packs, joined=joined)
         self.choice = self.lowered.choices[1]
         self.index = max(i for i, node in enumerate(self.lowered.of_node) if node == 1)
         self.times: list[float] = []
 
-    def time(self, repeats: int) -> None:
-        self.times.append(self.lowered.program.time(self.index, repeats))
+    def time(self, repeats: int, cold: bool) -> None:
+        self.times.append(self.lowered.program.time(self.index, repeats, cold))
 
     @property
     def least(self) -> float:
         return min(self.times)
 
 
-def _measure(graph: Graph, joined: frozenset[int], eight: bool, variant: str) -> Decision:
+def _measure(graph: Graph, joined: frozenset[int], eight: bool, variant: str, cold: bool) -> Decision:
     node = graph.nodes[1]
-    lowered = lower(graph, eight, variant, 1, joined=joined)
+    packs = Packs()
+    lowered = lower(graph, eight, variant, 1, packs=packs, joined=joined)
     weight: Weight = node.kernel
-    offered = [lowered.choices[1], *candidates(weight, node.attrs.get("groups", 1), lowered.rows[1], lanes(variant))]
+    groups, rows = node.attrs.get("groups", 1), lowered.rows[1]
+    offered = [lowered.choices[1], *candidates(weight, groups, rows, lanes(variant), jit_allowed())]
     trials: dict[Choice, _Trial] = {}
     for choice in offered:
-        trial = _Trial(graph, joined, eight, variant, choice)
+        trial = _Trial(graph, joined, eight, variant, choice, packs)
         trials.setdefault(trial.choice, trial)
     for _ in range(ROUNDS):
         for trial in trials.values():
-            trial.time(1)
+            trial.time(1, cold)
     ranked = sorted(trials.values(), key=lambda t: t.least)
     final = ranked[:FINALISTS]
     dense = next((t for t in ranked if t.choice.dense), None)
@@ -155,7 +164,7 @@ def _measure(graph: Graph, joined: frozenset[int], eight: bool, variant: str) ->
         final.append(dense)
     for _ in range(TRIES):  # interleaved, so that a slow phase of the machine affects all candidates
         for trial in final:
-            trial.time(max(1, min(4, round(TURN / trial.least))))
+            trial.time(max(1, min(4, round(TURN / trial.least))), cold)
     sparse = min((t for t in final if not t.choice.dense), key=lambda t: t.least, default=None)
     if dense is None:
         assert sparse is not None

@@ -46,6 +46,7 @@ typedef const float* Floats;
 typedef const int64_t* Longs;
 typedef const uint16_t* Shorts;
 typedef const int32_t* Ints;
+typedef const uint8_t* Bytes;
 
 // Offset and strides in floats; the rows of a channel are contiguous.
 #define RP_VIEW(F) F(int64_t, at, slab, chan)
@@ -76,6 +77,16 @@ RP_STRUCT(Operand, RP_OPERAND)
     F(Longs, starts, base)             /* [block][chunk of `width` channels] (starts has one more) */               \
     F(Longs, splits)                   /* groups + 1 bounds, in chunks */
 RP_STRUCT(Conv, RP_CONV)
+
+// The same by code that was generated for the layer (rp_jit_new), in vectors of 16 floats, which are two rows.
+#define RP_JIT_CONV(F)                                                                                              \
+    F(View, in, out, res)                                                                                           \
+    F(int64_t, columns, slabs, rows, channels)                                                                      \
+    F(Active, activation)                                                                                           \
+    F(int64_t, height, groups, by_group)                                                                            \
+    F(Bytes, code)                                                                                                  \
+    F(Longs, splits)                   /* groups + 1 bounds, in chunks of the code's width */
+RP_STRUCT(JitConv, RP_JIT_CONV)
 
 // Copies of a blocked image, shifted and phase-split so that each tap of a window is an aligned row.
 #define RP_PLANES(F)                                                                                                \
@@ -194,7 +205,8 @@ RP_STRUCT(Border, RP_BORDER)
     X(Gather, RP_GATHER, gather)                                                                                    \
     X(Border, RP_BORDER, border)                                                                                    \
     X(Move, RP_MOVE, move)                                                                                          \
-    X(Product, RP_PRODUCT, product)
+    X(Product, RP_PRODUCT, product)                                                                                 \
+    X(JitConv, RP_JIT_CONV, jit_conv)
 #define RP_KIND(Name, FIELDS, name) k##Name,
 enum Kind : int64_t { RP_OPERATORS(RP_KIND) kKinds };
 #undef RP_KIND
@@ -217,6 +229,14 @@ struct rp_copy {
     float* data;
     int64_t at, count;  // in floats, in the arena; the data of the next group is contiguous
 };
+// A layer to generate code for: for each chunk of `width` output channels a list of its non-zeros, by input row.
+struct rp_taps {
+    int64_t outputs, width, count, residual, relu;
+    const float *values, *bias;  // the code refers to the values, so they must outlive it; the bias too
+    const uint16_t* offsets;     // rows, relative to base
+    const uint8_t* channels;     // output channel within the chunk
+    const int64_t *starts, *base;  // of each chunk (starts has one more)
+};
 RP_API int rp_version();
 RP_API const char* rp_variant(int index);  // usable on this CPU, best first, "portable" last; null past the end
 RP_API const char* rp_fields(int64_t kind);      // "Norm: View in, out; int64_t slabs, ...;"; null past the end
@@ -233,7 +253,12 @@ RP_API int rp_run(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* ou
 // The same for several groups of images, each run by one of `workers` threads.
 RP_API int rp_run_groups(rp_program*, const rp_copy* in, int64_t ins, const rp_copy* out, int64_t outs, int64_t groups,
                          int64_t workers);
-RP_API double rp_time(rp_program*, int64_t index, int64_t repeats);  // minimum seconds of one operator, run alone
+// Minimum seconds of one operator, run alone. cold: its weights are not in the caches, where the system can do that.
+RP_API double rp_time(rp_program*, int64_t index, int64_t repeats, int64_t cold);
 RP_API double rp_peak(const char* variant, int64_t threads);         // measured FMA peak, GFLOP/s
 RP_API double rp_round_trip(int64_t turns);                           // seconds of a cache line between two threads
 RP_API void rp_free(rp_program*);
+// Memory with the code of a layer; null if the lists are invalid or this system does not allow generated code.
+RP_API void* rp_jit_new(const rp_taps*);
+RP_API int64_t rp_jit_bytes(const void*);
+RP_API void rp_jit_free(void*);

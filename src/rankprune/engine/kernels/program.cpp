@@ -45,6 +45,7 @@ struct Memory {
 struct Operator {
     int64_t kind, tasks;
     std::unique_ptr<int64_t[]> params;
+    std::vector<rp_array> arrays;
 };
 
 int64_t size_of(int64_t kind) {
@@ -52,6 +53,17 @@ int64_t size_of(int64_t kind) {
     static const size_t kSizes[kKinds] = {RP_OPERATORS(RP_SIZE)};
 #undef RP_SIZE
     return kind < 0 || kind >= kKinds ? 0 : int64_t(kSizes[kind]);
+}
+
+// Removes arrays from the caches, as after a run of a network with more weights than the caches hold.
+void evict(const std::vector<rp_array>& arrays) {
+#if defined(__x86_64__)
+    for (const rp_array& array : arrays)
+        for (int64_t i = 0; i < array.bytes; i += 64) __builtin_ia32_clflush(static_cast<const char*>(array.data) + i);
+    __builtin_ia32_mfence();
+#else
+    (void)arrays;
+#endif
 }
 
 void copy_in(float* arena, const rp_copy* in, int64_t ins, int64_t group) {
@@ -249,7 +261,7 @@ void rp_program::run(float* data, int64_t first, int64_t last, double* seconds) 
     Threads::instance().run(threads, std::make_shared<InOrder>(*this, data, first, last, seconds));
 }
 
-int rp_version() { return 9; }
+int rp_version() { return 10; }
 
 int64_t rp_lanes(const char* variant) {
     const Table* table = find_table(variant);
@@ -297,7 +309,7 @@ const char* rp_add(rp_program* p, int64_t kind, const void* params, int64_t task
     if (!size) return "an operator there is none of";
     const Room room{p->arena, p->scratch, p->table->lanes, arrays, count};
     if (const char* wrong = p->table->check(kind, params, tasks, room)) return wrong;
-    Operator o{kind, tasks, std::make_unique<int64_t[]>(size_t(size) / 8)};
+    Operator o{kind, tasks, std::make_unique<int64_t[]>(size_t(size) / 8), {arrays, arrays + count}};
     std::memcpy(o.params.get(), params, size_t(size));
     p->operators.push_back(std::move(o));
     return nullptr;
@@ -322,11 +334,12 @@ int rp_run_groups(rp_program* p, const rp_copy* in, int64_t ins, const rp_copy* 
     return job->failed();
 }
 
-double rp_time(rp_program* p, int64_t index, int64_t repeats) {
+double rp_time(rp_program* p, int64_t index, int64_t repeats, int64_t cold) {
     std::unique_ptr<Memory> m = p->take();
     if (!m->data || index < 0 || index >= int64_t(p->operators.size())) return -1;
     double best = 1e30;
     for (int64_t i = 0; i < repeats; i++) {
+        if (cold) evict(p->operators[size_t(index)].arrays);
         Clock::time_point start = Clock::now();
         p->run(m->data, index, index + 1, nullptr);
         double spent = seconds_since(start);

@@ -1,6 +1,7 @@
 // All operators for one instruction set; compiled once per set, with RP_VARIANT and its flags.
 // Nothing here may instantiate code that other files share, because the linker could keep this file's copy of it.
 #include "conv.h"
+#include "conv_jit.h"
 #include "matrix.h"
 #include "move.h"
 #include "planes.h"
