@@ -101,6 +101,12 @@ def test_what_is_wrong_is_one_sentence(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"val2017/a\.png is not a readable image"):
         list(load_data("coco", tiny).test())
     path = tiny / "annotations" / "instances_val2017.json"
+    content = json.loads(path.read_text())
+    for part, field in (("images", "height"), ("images", "file_name"), ("annotations", "segmentation")):
+        short = {**content, part: [{k: v for k, v in one.items() if k != field} for one in content[part]]}
+        path.write_text(json.dumps(short))
+        with pytest.raises(DataError, match=f"holds no COCO instances .KeyError: '{field}'"):
+            load_data("coco", tiny)
     path.write_text(json.dumps({"images": []}))
     with pytest.raises(DataError, match="holds no COCO instances"):
         load_data("coco", tiny)

@@ -164,22 +164,16 @@ static void check_mean(Checker& check, const Mean& p, int64_t tasks) {
 static void run_mean(const void* params, int64_t task, float* arena, float*) {
     const Mean& p = *static_cast<const Mean*>(params);
     Vec total = zero();
-    float rest = 0;
-    int64_t whole = p.images ? p.slabs : p.width / kLanes;
     for (int64_t slab = 0; slab < p.slabs; slab++) {
         const float* s = arena + p.in.at + slab * p.in.slab + task * p.in.chan;
-        if (slab < whole) {
-            for (int64_t r = 0; r < p.rows; r++) total = total + Vec::load(s + r * kLanes);
-        } else {
-            for (int64_t r = 0; r < p.rows; r++)
-                for (int64_t i = 0; i < p.width % kLanes; i++) rest += s[r * kLanes + i];
-        }
+        const int64_t lanes = p.images ? kLanes : least(kLanes, p.width - slab * kLanes);
+        for (int64_t r = 0; r < p.rows; r++) total = total + load_some(s + r * kLanes, lanes);
     }
     float scale = 1.f / float(p.images ? p.slabs * p.rows : p.rows * p.width);
     if (p.images)
         (total * Vec::of(scale)).store(arena + p.at + task * p.out_chan);
     else
-        arena[p.at + task * p.out_chan] = (sum(total) + rest) * scale;
+        arena[p.at + task * p.out_chan] = sum(total) * scale;
 }
 
 static void check_gather(Checker& check, const Gather& p, int64_t tasks) {

@@ -126,9 +126,13 @@ static inline void store_some(Vec v, float* p, int64_t count) {
 }
 static inline Vec load_some(const float* p, int64_t count) {
     if (count == 8) return Vec::loadu(p);
+#if defined(__AVX512VL__)
+    return {__builtin_ia32_loadups256_mask(p, F8{}, static_cast<unsigned char>((1 << count) - 1))};
+#else
     alignas(32) float t[8] = {};
     for (int64_t i = 0; i < count; i++) t[i] = p[i];
     return Vec::load(t);
+#endif
 }
 
 static inline Vec zero() { return Vec::of(0.f); }

@@ -49,7 +49,10 @@ class Instances(Samples):
             content = json.loads(path.read_text(encoding="utf-8"))
             self.categories = [int(category["id"]) for category in content["categories"]]
             objects: dict[int, list[dict[str, Any]]] = {int(image["id"]): [] for image in content["images"]}
+            for image in content["images"]:
+                _ = image["file_name"], image["height"], image["width"]
             for found in content["annotations"]:
+                _ = found["category_id"], found["segmentation"]
                 if not train or (not found.get("iscrowd", 0) and min(found["bbox"][2:]) > 0):
                     objects[int(found["image_id"])].append(found)
         except FileNotFoundError:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from . import yaml_file
 
 TASKS = Path(__file__).parent / "tasks"
+SMOKE = "smoke-"  # begins the names of recipes that are reduced to a few steps
 
 
 class Row(NamedTuple):

@@ -17,7 +17,7 @@ from rankprune.lab.data.generate import write_coco, write_image_folder
 from rankprune.lab.data.memory import Images, MemoryData
 from rankprune.lab.data.sampling import Sampling
 from rankprune.lab.recipes.load import check, to_dict
-from rankprune.lab.recipes.names import base_method, merge
+from rankprune.lab.recipes.names import SMOKE, base_method, merge
 from rankprune.lab.recipes.schema import Recipe
 
 from .task import open_data
@@ -47,7 +47,7 @@ def smaller(recipe: Recipe, processes: int = 1) -> Recipe:
     share = -(-few["batch_size"] // processes)
     few["batch_size"] = (share + share % 2 if recipe.mix else share) * processes  # mixup pairs the images of a share
     over: dict[str, Any] = {
-        "name": f"smoke-{recipe.name}",
+        "name": f"{SMOKE}{recipe.name}",
         "epochs": _EPOCHS,
         "data": {**few, "workers": min(recipe.data.workers, 1)},
         "model": {"pretrained": False},

@@ -27,7 +27,7 @@ from rankprune.lab.distributed.parallel import copies, load_model, load_optimize
 from rankprune.lab.distributed.world import World
 from rankprune.lab.losses import distill
 from rankprune.lab.models import About, ModelError, create_model, load_weights
-from rankprune.lab.recipes.names import base_method
+from rankprune.lab.recipes.names import SMOKE, base_method
 from rankprune.lab.recipes.schema import Recipe
 
 from .detection import to_device
@@ -229,6 +229,8 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
         with warnings.catch_warnings():
             if not world.main:  # only the main process warns
                 warnings.simplefilter("ignore")
+            if recipe.name.startswith(SMOKE):  # it has few steps on purpose
+                warnings.filterwarnings("ignore", ".* updates its masks")
             sparsifier = attach(
                 wrapped,
                 optimizer,
