@@ -78,10 +78,9 @@ class Benchmark:
         return asdict(self)
 
     def __str__(self) -> str:
-        where = f"pinned to CPUs {', '.join(map(str, self.cpus))}" if self.cpus else "not pinned"
-        lines = [
-            f"batch {self.batch}, {self.threads} threads, {where}, {self.rounds} interleaved rounds; {self.compiled}"
-        ]
+        where = f" on CPU {', '.join(map(str, self.cpus))}" if self.cpus else ""
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}{where}"
+        lines = [f"batch {self.batch}, {threads}, {self.rounds} interleaved rounds", f"compiled: {self.compiled}"]
         heads = ("min ms", "median ms", "images/s", "by min", "by median", "error")
         lines.append(f"{'engine':<16} " + " ".join(f"{head:>9}" for head in heads) + "  10-90 % of rounds, ms")
         for row in self.rows:
@@ -89,6 +88,7 @@ class Benchmark:
             ratios = f"{self.ratio(row.name, 'minimum'):>9.2f} {self.ratio(row.name):>9.2f}"
             spread = f"{row.low * 1e3:.3g} - {row.high * 1e3:.3g}"
             lines.append(f"{row.name:<16} {times} {ratios} {row.error:>9.1e}  {spread}")
+        lines.append("by min, by median: the engine's time / rankprune's time")
         return "\n".join([*lines, *(f"{name} is left out: {why}" for name, why in self.absent.items())])
 
 
