@@ -128,7 +128,7 @@ def add(code: np.ndarray, given: list[np.ndarray], arena: int = 64, **changed) -
     params = {
         "in": View(0, 0, 0), "out": View(0, 0, 16), "res": View(-1, 0, 0), "columns": 0, "slabs": 1, "rows": 2,
         "channels": 3, "activation": native.Active(1, 0.0, 0.0), "height": 2, "groups": 1, "by_group": 0,
-        "code": code.ctypes.data, "splits": splits.ctypes.data, **changed,
+        "code": code.ctypes.data, "splits": splits.ctypes.data, "next": None, "next_chunks": 0, **changed,
     }  # fmt: skip
     Program(native.variants()[0], 1, arena, 96).add(JitConv(*params.values()), 1, [*given, splits])
 
@@ -154,6 +154,11 @@ def test_the_check_of_its_operator():
         add(code, [code], activation=native.Active(0, 0.0, 0.0))
     with pytest.raises(ValueError, match="vectors"):
         add(code, [code], height=3)
+    add(code, [code], next=code.ctypes.data, next_chunks=1)
+    with pytest.raises(ValueError, match="chunks that the next layer does not have"):
+        add(code, [code], next=code.ctypes.data, next_chunks=2)
+    with pytest.raises(ValueError, match="not generated here"):
+        add(code, [code, fake], next=fake.ctypes.data, next_chunks=1)
 
 
 def maps(address: int) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,14 @@ class Call:
     arrays: Sequence[np.ndarray]
 
 
+class Generated(NamedTuple):
+    """Code that was generated for a layer."""
+
+    code: np.ndarray
+    chunks: int  # where its tasks begin: 1 if all begin with the first chunk, otherwise spread over so many
+    arrays: list[np.ndarray]  # the constants of its call
+
+
 @dataclass
 class Lowering:
     """State while a graph is lowered.
@@ -66,6 +75,7 @@ class Lowering:
         used: The kernel of each layer, as it was made valid.
         rows: Rows of a slab that each layer's kernel computes.
         packed: The packed weight of each layer.
+        codes: Generated code of the layers so far.
     """
 
     graph: Graph
@@ -89,6 +99,7 @@ class Lowering:
     used: dict[int, Choice] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     packed: dict[int, Weight] = field(default_factory=dict)
+    codes: list[Generated] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.users = self.graph.users()

@@ -11,7 +11,7 @@ from rankprune.engine.graph.planes import PlaneSet
 
 from .arena import Buffer
 from .layout import Layout, joined_rows
-from .lower_state import Lowering
+from .lower_state import Generated, Lowering
 from .native import LANES, Active, Params, View, fields, kernel_constant
 from .packing import PackedWeight, fit, packing_bytes
 from .shape_choice import default_choice, split
@@ -33,7 +33,7 @@ class JitConv(Params):
 
     _fields_ = fields(
         "View in, out, res; int64_t columns, slabs, rows, channels; Active activation;"
-        "int64_t height, groups, by_group; Bytes code; Longs splits"
+        "int64_t height, groups, by_group; Bytes code; Longs splits; Bytes next; int64_t next_chunks"
     )
 
 
@@ -199,16 +199,22 @@ def _multiply(
             packed, outputs, choice.width, res is not None, node.attrs["activation"] == "relu", bias
         )
         state.scratch = max(state.scratch, 2 * choice.width * 2 * LANES)
+        number, arrays = len(state.codes), [packed.values, bias, code, splits]
+        if number:
+            state.codes[-1].arrays.append(code)  # the layer before loads its first chunks into the cache
+        state.codes.append(Generated(code, -(-outputs // choice.width) if by_group else 1, arrays))
 
         def generated() -> JitConv:
             skip = View(-1, 0, 0) if res is None else res_layout.view(res.at)
+            after = state.codes[number + 1] if number + 1 < len(state.codes) else None
             return JitConv(
                 View(source.at + origin, slab, channel), out.view(target.at), skip, columns, slabs, rows, outputs,
                 Active.of(node.attrs), choice.height, shares, by_group, code.ctypes.data, splits.ctypes.data,
+                after.code.ctypes.data if after else None, after.chunks if after else 0,
             )  # fmt: skip
 
         work = slabs * rows * LANES * (packed.values.size + 4 * outputs)
-        state.call(generated, tasks, uses, [packed.values, bias, code, splits], work)
+        state.call(generated, tasks, uses, arrays, work)
         return
     tiles = 1 + (res is not None) if columns else int(packed.blocks > 1)
     widest = int(np.diff(splits).max())
@@ -223,9 +229,9 @@ def _multiply(
             packed.starts.ctypes.data, packed.base.ctypes.data, splits.ctypes.data,
         )  # fmt: skip
 
-    arrays = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
+    constants = [packed.values, bias, packed.offsets, packed.starts, packed.base, splits]
     work = slabs * rows * LANES * (packed.values.size + 4 * packed.starts.size)
-    state.call(params, tasks, uses, arrays, work)
+    state.call(params, tasks, uses, constants, work)
 
 
 def in_place(state: Lowering, node: Node, value: int, home: Layout | None) -> None:

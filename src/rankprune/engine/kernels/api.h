@@ -85,7 +85,9 @@ RP_STRUCT(Conv, RP_CONV)
     F(Active, activation)                                                                                           \
     F(int64_t, height, groups, by_group)                                                                            \
     F(Bytes, code)                                                                                                  \
-    F(Longs, splits)                   /* groups + 1 bounds, in chunks of the code's width */
+    F(Longs, splits)                   /* groups + 1 bounds, in chunks of the code's width */                       \
+    F(Bytes, next)                     /* code of the next layer, to load into the cache; null if there is none */  \
+    F(int64_t, next_chunks)            /* the tasks of this layer share its first chunks: 1 if all begin with the first */
 RP_STRUCT(JitConv, RP_JIT_CONV)
 
 // Copies of a blocked image, shifted and phase-split so that each tap of a window is an aligned row.

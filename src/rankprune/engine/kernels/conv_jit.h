@@ -9,15 +9,27 @@ namespace {
 
 constexpr int64_t kPair = 2 * kLanes;  // floats of a vector: two rows
 
+static void check_code(Checker& check, const uint8_t* code) {
+    if (check.wrong || !check.array(code, int64_t(sizeof(Jit)))) return;
+    const Jit& jit = *reinterpret_cast<const Jit*>(code);
+    check.need(jit.mark == kJitMark && check.array(code, jit.bytes), "code that was not generated here");
+}
+
+static int64_t chunks_of(const uint8_t* code) {
+    const Jit& jit = *reinterpret_cast<const Jit*>(code);
+    return parts_of(jit.outputs, jit.width);
+}
+
 static void check_jit_conv(Checker& check, const JitConv& c, int64_t tasks) {
     check.counts(c.slabs, c.rows, c.channels, c.height, c.groups);
     check.need(check.room.lanes == kPair && c.height % 2 == 0, "vectors that this kernel cannot have");
     check.activation(c.activation);
     check.flag(c.by_group);
-    if (check.wrong || !check.array(c.code, int64_t(sizeof(Jit)))) return;
-    const Jit& jit = *reinterpret_cast<const Jit*>(c.code);
-    check.need(jit.mark == kJitMark && check.array(c.code, jit.bytes), "code that was not generated here");
+    check_code(check, c.code);
+    if (c.next) check_code(check, c.next);
     if (check.wrong) return;
+    check.need(!c.next || between(1, c.next_chunks, chunks_of(c.next)), "chunks that the next layer does not have");
+    const Jit& jit = *reinterpret_cast<const Jit*>(c.code);
     check.need(jit.outputs == c.channels && jit.residual == (c.res.at >= 0) &&
                    jit.relu == (c.activation.kind == kRelu), "code of another layer");
     check.tasks(Wide(c.slabs) * parts_of(c.rows, c.height) * c.groups, tasks);
@@ -90,7 +102,11 @@ static void run_jit_conv(const void* params, int64_t task, float* arena, float* 
         const int64_t channel = chunk * jit.width, channels = least(jit.width, c.channels - channel);
         for (int64_t row = first; row < end; row += 2) {
             const float* skip = res ? res + channel * c.res.chan + row * row_stride : nullptr;
-            if (ahead && chunk + 1 < last) prefetch(jit, chunk + 1, (row - first) / 2, count);
+            if (ahead && chunk + 1 < last)
+                prefetch(jit, chunk + 1, (row - first) / 2, count);
+            else if (c.next && chunk + 1 == last)
+                prefetch(*reinterpret_cast<const Jit*>(c.next), task * c.next_chunks / (tiles * c.groups),
+                         (row - first) / 2, count);
             float* to = out + channel * c.out.chan + row * row_stride;
             if (c.columns || row + 2 > c.rows) {
                 through_scratch(c, kernel, in + row * kLanes, skip, to, channels, least(int64_t(2), c.rows - row), row_stride,
