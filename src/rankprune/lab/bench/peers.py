@@ -256,7 +256,9 @@ def openvino(model: nn.Module, example: Tensor, threads: int, folder: Path, envi
         raise Absent("openvino is not installed: pip install openvino")
     import openvino as ov
 
-    compiled = ov.compile_model(str(export(model, example, folder)), "CPU", {"INFERENCE_NUM_THREADS": threads})
+    # By default it computes in bfloat16 where the CPU has it, which is another precision than ours.
+    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    compiled = ov.compile_model(str(export(model, example, folder)), "CPU", settings)
     return lambda x: timed(lambda: joined(list(compiled(x).values())))
 
 
