@@ -34,7 +34,7 @@ test-all: lint
 ENGINE := resnet50 resnet50-batch deit-s cifar dense growth growth-batch
 bench: $(STAMP)
 	mkdir -p results/benchmarks
-	for b in rank update overhead scale; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
+	for b in rank update overhead scale compile; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done
 	for s in $(ENGINE); do $(BIN)/python benchmarks/engine.py $$s $(addprefix --deepsparse ,$(DEEPSPARSE)) 2>/dev/null \
 		| tee results/benchmarks/engine-$$s.txt; done
 	$(BIN)/python benchmarks/figure.py
