@@ -20,6 +20,8 @@
 
 using namespace rankprune;
 
+#if defined(RP_JIT)
+
 namespace {
 
 constexpr int64_t kRowBytes = kLanes * 4;
@@ -107,8 +109,6 @@ int64_t write_all(uint8_t* memory, const rp_taps& t, Jit* header) {
 }
 
 }  // namespace
-
-#if defined(RP_JIT)
 
 void* rp_jit_new(const rp_taps* t) {
     int64_t low, high;
