@@ -23,7 +23,7 @@ def test_engines_in_turns_agree_and_absent_ones_are_named(tmp_path, monkeypatch)
     assert found.ratio("rankprune") == found.ratio("rankprune", "minimum") == 1
     if hasattr(os, "sched_getaffinity"):
         assert found.cpus == (min(os.sched_getaffinity(0)),)
-        assert f"pinned to CPUs {found.cpus[0]}," in str(found)
+        assert f"1 thread on CPU {found.cpus[0]}," in str(found)
     assert "needs its own environment" in found.absent["deepsparse"]
     assert "deepsparse is left out" in str(found)
     with pytest.raises(ValueError, match="no engine tensorrt"):
