@@ -26,8 +26,8 @@ namespace {
 
 constexpr int64_t kRowBytes = kLanes * 4;
 constexpr int64_t kMostRows = int64_t(1) << 25;  // offsets of inputs in the code have 32 bits
-constexpr int64_t kNear = 128 * 64;               // and inputs of whole vectors from -128 to 127
 constexpr int64_t kReach = 128 * 4;              // an offset of one byte reaches weights from -128 to 127
+constexpr int64_t kNear = 128 * 64;              // ... and inputs from -128 to 127 vectors of 16 floats
 
 int64_t chunks_of(const rp_taps& t) { return (t.outputs + t.width - 1) / t.width; }
 int64_t channels_of(const rp_taps& t, int64_t chunk) { return std::min(t.width, t.outputs - chunk * t.width); }
