@@ -14,14 +14,6 @@ static RunKernel kernel_of(const Conv& c, int64_t rows) {
     return (c.width == 1 ? kNarrow1[n] : c.width == 2 ? kNarrow2[n] : kNarrow4[n])[c.step != kLanes];
 }
 
-// What a convolution writes or adds: in slabs, or rows of `columns` floats.
-static void check_result(Checker& check, const Conv& c, const View& v) {
-    if (c.columns)
-        check.view({v.at, 0, v.chan}, 1, c.channels, Wide(c.rows) * c.columns, false);
-    else
-        check.view(v, c.slabs, c.channels, Wide(c.rows) * kLanes);
-}
-
 static void check_conv(Checker& check, const Conv& c, int64_t tasks) {
     check.counts(c.slabs, c.rows, c.channels, c.height, c.groups, c.blocks);
     check.need(between(1, c.step, kFar) && c.step % kLanes == 0, "a step that is not aligned");
@@ -61,10 +53,7 @@ static void check_conv(Checker& check, const Conv& c, int64_t tasks) {
         check.need(!first.over && first.value >= 0, "a tap before the beginning of the arena");
         check.view({c.in.at, c.in.slab, 0}, c.slabs, 1, Wide(c.rows - 1) * c.step + Wide(high) * kLanes + kLanes);
     }
-    check.need(between(0, c.columns, kFar) && (!c.columns || parts_of(c.columns, kLanes) == c.slabs),
-               "columns that are not those of its slabs");
-    check_result(check, c, c.out);
-    if (c.res.at >= 0) check_result(check, c, c.res);
+    check_results(check, c, c.rows);
     int64_t end = check.ascending(c.splits, c.groups);
     if (end < 0) return;
     check.need(end == chunks, "groups that do not cover the channels");

@@ -1,7 +1,6 @@
 // One task of a convolution with generated code: some rows of a slab, for a group of chunks of output channels.
 #pragma once
-#include "activation.h"
-#include "checker.h"
+#include "conv_narrow.h"
 #include "jit.h"
 
 namespace rankprune {
@@ -38,15 +37,7 @@ static void check_jit_conv(Checker& check, const JitConv& c, int64_t tasks) {
     Wide first = Wide(c.in.at) + Wide(jit.low) * kLanes;
     check.need(!first.over && first.value >= 0, "a tap before the beginning of the arena");
     check.view({c.in.at, c.in.slab, 0}, c.slabs, 1, (Wide(read) + jit.high) * kLanes);
-    check.need(between(0, c.columns, kFar) && (!c.columns || parts_of(c.columns, kLanes) == c.slabs),
-               "columns that are not those of its slabs");
-    if (c.columns) {
-        check.view({c.out.at, 0, c.out.chan}, 1, c.channels, Wide(c.rows) * c.columns, false);
-        if (c.res.at >= 0) check.view({c.res.at, 0, c.res.chan}, 1, c.channels, Wide(c.rows) * c.columns, false);
-    } else {
-        check.view(c.out, c.slabs, c.channels, Wide(c.rows) * kLanes);
-        if (c.res.at >= 0) check.view(c.res, c.slabs, c.channels, Wide(read) * kLanes);
-    }
+    check_results(check, c, read);
     check.need(check.ascending(c.splits, c.groups) == parts_of(c.channels, jit.width),
                "groups that do not cover the channels");
     check.scratch(Wide(2) * jit.width * kPair);

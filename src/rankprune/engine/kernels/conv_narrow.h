@@ -23,6 +23,21 @@ struct Run {
 };
 typedef void (*RunKernel)(const Run&);
 
+// What a convolution writes, and what it adds: in slabs, or rows of `columns` floats. read: rows that it adds, of a slab.
+template <class Params>
+static void check_results(Checker& check, const Params& c, int64_t read) {
+    check.need(between(0, c.columns, kFar) && (!c.columns || parts_of(c.columns, kLanes) == c.slabs),
+               "columns that are not those of its slabs");
+    auto one = [&](const View& v, int64_t rows) {
+        if (c.columns)
+            check.view({v.at, 0, v.chan}, 1, c.channels, Wide(c.rows) * c.columns, false);
+        else
+            check.view(v, c.slabs, c.channels, Wide(rows) * kLanes);
+    };
+    one(c.out, c.rows);
+    if (c.res.at >= 0) one(c.res, read);
+}
+
 template <int W, int N, int Step>
 void conv_narrow(const Run& r) {
     // With few rows the additions depend on each other, so two sets of sums hide their latency.
