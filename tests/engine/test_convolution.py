@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankprune.engine.backend.direct import direct_window
 from rankprune.engine.backend.joined import joined_values
 from rankprune.engine.backend.layout import Layout
 from rankprune.engine.backend.lowering import lower
@@ -115,21 +116,67 @@ def block(density: float, last: str = "activation", size: int = 28) -> Graph:
         node.arrays["bias"] = np.zeros(96, np.float32)
         graph.nodes.append(node)
     window = {"kernel": [3, 3], "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "average": 0, "count_pad": 0}
-    graph.nodes.append(Node(last, [b], c, attrs={"activation": "relu"} if last == "activation" else window))
+    attrs = {"activation": {"activation": "relu"}, "pool": window, "mean": {}}[last]
+    if last == "mean":
+        graph.shapes[c] = (96,)
+    graph.nodes.append(Node(last, [b], c, attrs=attrs))
     return graph
 
 
 @pytest.mark.parametrize(
-    ("graph", "joined"),
+    ("graph", "jit", "joined"),
     [
-        (block(0.9), {1, 2, 3}),  # 49 vectors instead of 56 for 8294 weights; 96 x 56 vectors to copy
-        (block(0.1), set()),  # too few weights for the copies
-        (block(0.9, "pool"), set()),  # pooling reads slabs
-        (block(0.9, size=32), set()),  # slabs leave no lane empty
+        (block(0.9), True, {1, 2, 3}),  # 49 vectors instead of 56 for 8294 weights; 96 x 56 vectors to copy
+        (block(0.1), False, set()),  # too few weights for the copies
+        (block(0.1), True, {1, 2, 3}),  # generated code needs none
+        (block(0.1, "pool"), True, set()),  # pooling reads slabs
+        (block(0.1, "mean"), True, {1, 2}),  # a mean reads either
+        (block(0.9, size=32), True, set()),  # slabs leave no lane empty
     ],
 )
-def test_which_images_have_their_rows_joined(graph, joined):
-    assert joined_values(graph, 16) == joined
+def test_which_images_have_their_rows_joined(graph, jit, joined):
+    assert joined_values(graph, 16, jit) == joined
+
+
+def test_a_window_that_reads_its_input_where_it_lies():
+    graph = Graph([(2, 7, 9), (3, 7, 9)])
+    attrs = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+    weight = np.zeros((3, 2, 3, 3), np.float32)
+    weight[0, 0] = 1
+    node = Node("conv", [0], 1, attrs=attrs, weight=Weight.of(weight))
+    assert direct_window(graph, node, 16, jit=False) is None
+    assert direct_window(graph, node, 16, jit=True) is None  # 63 pixels: too small
+    graph.shapes = [(2, 8, 9), (3, 8, 9)]
+    window = direct_window(graph, node, 16, jit=True)
+    assert window.taps.tolist() == [[-10, -9, -8], [-1, 0, 1], [8, 9, 10]]
+    numbers = window.masks.numbers.reshape(3, 3)
+    assert numbers[1, 1] == 0
+    assert len(np.unique(numbers)) == 9
+    bits = np.unpackbits(window.masks.bits.view(np.uint8), axis=1, bitorder="little").reshape(-1, 8, 16)
+    above = bits[:, numbers[0, 1] - 1].reshape(-1)[:72].reshape(8, 9)
+    assert not above[0].any()
+    assert above[1:].all()
+    right = bits[:, numbers[2, 2] - 1].reshape(-1)[:72].reshape(8, 9)
+    assert right[:7, :8].all()
+    assert not right[7].any()
+    assert not right[:, 8].any()
+
+
+def test_a_window_with_a_stride_reads_the_images_that_the_stride_makes():
+    graph = Graph([(2, 16, 18), (3, 8, 9)])
+    attrs = {"stride": [2, 2], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+    weight = np.zeros((3, 2, 3, 3), np.float32)
+    window = direct_window(graph, Node("conv", [0], 1, attrs=attrs, weight=Weight.of(weight)), 16, jit=True)
+    assert window.phases.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    apart = window.apart
+    assert window.taps.tolist() == [
+        [3 * apart - 10, 2 * apart - 9, 3 * apart - 9],
+        [apart - 1, 0, apart],
+        [3 * apart - 1, 2 * apart, 3 * apart],
+    ]
+    numbers = window.masks.numbers.reshape(3, 3)
+    assert not numbers[1:, 1:].any()  # the input has an even number of rows and columns
+    assert len(np.unique(numbers)) == 4
 
 
 @pytest.mark.parametrize("images", [False, True])

@@ -15,7 +15,7 @@ from torch import nn
 import rankprune as rp
 from rankprune.engine import runtime
 from rankprune.engine.backend import lowering, native, tuning
-from rankprune.engine.backend.lower_window import JitConv
+from rankprune.engine.backend.multiply import JitConv
 from rankprune.engine.backend.native import Code, Program, View, jit_allowed
 
 pytestmark = pytest.mark.skipif(
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.skipif(
 
 
 def lists(outputs=3, width=3, residual=False, relu=True, **changed):
-    """Output 0 reads rows 0 and 6, output 2 reads row 6, output 1 nothing."""
+    """Output 0 reads floats 0 and 48, output 2 reads float 48, output 1 nothing."""
     arrays = {
         "values": np.array([2.0, 3.0, 5.0], np.float32),
         "bias": np.array([0.5, -0.5, 1.0, 0.0, 0.0][:outputs], np.float32),
-        "offsets": np.array([0, 6, 6], np.uint16),
+        "offsets": np.array([0, 48, 48], np.int32),
         "channels": np.array([0, 0, 2], np.uint8),
         "starts": np.array([0, 3], np.int64),
         "base": np.array([0], np.int64),
@@ -39,8 +39,8 @@ def lists(outputs=3, width=3, residual=False, relu=True, **changed):
 
 def disassembled(code: np.ndarray, folder: Path) -> list[str]:
     """The instructions of the only chunk, by binutils. The code begins where the header says."""
-    header = code[:96].view(np.int64)
-    (folder / "code").write_bytes(code[header[8] : header[10]].tobytes())
+    header = code[:104].view(np.int64)
+    (folder / "code").write_bytes(code[header[9] : header[11]].tobytes())
     line = ["objdump", "-D", "-b", "binary", "-m", "i386:x86-64", "-M", "intel", str(folder / "code")]
     text = subprocess.run(line, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^ +[0-9a-f]+:\t[0-9a-f ]+\t(.+)$", text, re.M)
@@ -81,12 +81,12 @@ def test_the_code_of_a_tiny_layer(tmp_path):
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
 def test_far_inputs_and_many_weights(tmp_path):
     """The registers move on, so that offsets stay short; an input that is not a whole vector has a long offset."""
-    rows = np.repeat(np.arange(0, 3000, 3), 2).astype(np.uint16)
+    floats = np.repeat(np.arange(0, 24000, 24), 2).astype(np.int32)
     many = {
-        "values": np.ones(rows.size, np.float32),
-        "offsets": rows,
-        "channels": np.tile(np.arange(2, dtype=np.uint8), rows.size // 2),
-        "starts": np.array([0, rows.size], np.int64),
+        "values": np.ones(floats.size, np.float32),
+        "offsets": floats,
+        "channels": np.tile(np.arange(2, dtype=np.uint8), floats.size // 2),
+        "starts": np.array([0, floats.size], np.int64),
     }
     code = disassembled(np.asarray(Code(*lists(**many))), tmp_path)
     inputs, weights, at = [], 0, {"rdi": 0, "rax": 0}
@@ -98,8 +98,21 @@ def test_far_inputs_and_many_weights(tmp_path):
         if read := re.search(r"vfmadd231ps .*\[rax([+-])0x(\w+)\]", line):
             assert at["rax"] + int(read[1] + read[2], 16) == 4 * weights - 512
             weights += 1
-    assert weights == rows.size
-    assert inputs == [32 * int(row) for row in rows[::2]]
+    assert weights == floats.size
+    assert inputs == [4 * int(offset) for offset in floats[::2]]
+
+
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
+def test_masked_inputs(tmp_path):
+    """Masks 1 to 7 are mask registers, of which each chunk loads those it needs; mask 8 is a vector register."""
+    masks = np.array([0, 3, 8], np.uint8)
+    code = disassembled(np.asarray(Code(*lists(offsets=np.array([0, 5, 7], np.int32), masks=masks))), tmp_path)
+    assert code[:3] == ["kmovw k1,WORD PTR [r9+0xe]", "vpmovm2d zmm30,k1", "kmovw k3,WORD PTR [r9+0x4]"]
+    assert [line for line in code if "rdi" in line] == [
+        "vmovups zmm31,ZMMWORD PTR [rdi+0x0]",
+        "vmovups zmm31{k3}{z},ZMMWORD PTR [rdi+0x14]",
+        "vpandd zmm31,zmm30,ZMMWORD PTR [rdi+0x1c]",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -111,6 +124,8 @@ def test_far_inputs_and_many_weights(tmp_path):
         {"starts": np.array([0, 4], np.int64)},
         {"base": np.array([1 << 40], np.int64)},
         {"base": np.array([-(1 << 40)], np.int64)},
+        {"offsets": np.array([0, 1 << 28, 1 << 28], np.int32)},
+        {"masks": np.array([0, 9, 0], np.uint8)},
         {"width": 31},
         {"width": 0},
         {"outputs": 0},
@@ -128,7 +143,7 @@ def add(code: np.ndarray, given: list[np.ndarray], arena: int = 64, **changed) -
     params = {
         "in": View(0, 0, 0), "out": View(0, 0, 16), "res": View(-1, 0, 0), "columns": 0, "slabs": 1, "rows": 2,
         "channels": 3, "activation": native.Active(1, 0.0, 0.0), "height": 2, "groups": 1, "by_group": 0,
-        "code": code.ctypes.data, "splits": splits.ctypes.data, "next": None, "next_chunks": 0, **changed,
+        "code": code.ctypes.data, "masks": None, "splits": splits.ctypes.data, "next": None, "next_chunks": 0, **changed,
     }  # fmt: skip
     Program(native.variants()[0], 1, arena, 96).add(JitConv(*params.values()), 1, [*given, splits])
 
@@ -142,10 +157,17 @@ def test_the_check_of_its_operator():
     with pytest.raises(ValueError, match="not generated here"):
         add(fake, [fake])
     with pytest.raises(ValueError, match="beyond the end of the arena"):
-        add(code, [code], arena=63)  # row 6 and the next, 8 floats each
+        add(code, [code], arena=63)  # floats 48 to 63
     early = np.asarray(Code(*lists(base=np.array([-1], np.int64))))
     with pytest.raises(ValueError, match="before the beginning"):
         add(early, [early])
+    masked = np.asarray(Code(*lists(masks=np.array([1, 0, 0], np.uint8))))
+    with pytest.raises(ValueError, match="too short or was not given"):
+        add(masked, [masked])
+    few, enough = np.zeros(7, np.uint16), np.zeros(8, np.uint16)
+    with pytest.raises(ValueError, match="too short or was not given"):
+        add(masked, [masked, few], masks=few.ctypes.data)
+    add(masked, [masked, enough], masks=enough.ctypes.data)
     with pytest.raises(ValueError, match="another layer"):
         add(code, [code], channels=4)
     with pytest.raises(ValueError, match="another layer"):

@@ -1,4 +1,4 @@
-"""Which images lie with their rows joined, without the lanes that slabs of 8 columns leave empty."""
+"""Which images lie with their rows joined: no lanes are empty, and convolutions can read them where they lie."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import math
 
 from rankprune.engine.graph.graph import Graph, Node
 
+from .direct import direct_window
 from .native import LANES
 
 COPY = 8  # multiply-adds of a vector that take as long as copying one
 
 
-def joined_values(graph: Graph, lanes: int) -> frozenset[int]:
-    """Images that only convolutions and activations use, where multiply-adds saved outweigh copies.
+def joined_values(graph: Graph, lanes: int, jit: bool) -> frozenset[int]:
+    """Images that lie with their rows joined: where that saves more multiply-adds and copies than it costs in copies.
 
-    A 1x1 convolution and an activation go through their input, result and residual in the same way, so that those lie
-    alike. Other convolutions copy their input anyway, and copy their result to where it belongs.
+    A 1x1 convolution, a convolution that reads its input where it lies and an activation go through their input,
+    result and residual in the same way, so that those lie alike. Other convolutions copy their input anyway, and copy
+    their result to where it belongs; pooling does the latter, and a mean reads either.
 
     Args:
         graph: The graph.
         lanes: Floats of the widest vectors.
+        jit: Code may be generated.
 
     Returns:
         The values whose rows are to be joined.
@@ -28,20 +31,27 @@ def joined_values(graph: Graph, lanes: int) -> frozenset[int]:
     gain = [0] * len(like)
     slabs = {value for value, shape in enumerate(graph.shapes) if len(shape) != 3}
     for node in graph.nodes:
-        if node.op not in ("conv", "activation"):
+        if node.op == "pool":
+            slabs.update(node.inputs)
+        elif node.op not in ("conv", "activation", "mean"):
             slabs.update([*node.inputs, node.output])
-        elif _pointwise(node):
-            for value in node.inputs:
-                like[_root(like, value)] = _root(like, node.output)
-            if node.op == "conv":
-                in_slabs, joined = _vectors(graph.shapes[node.output], lanes)
-                gain[node.output] += node.kernel.nonzeros * (in_slabs - joined)
-        else:
-            for value in node.inputs[1:]:
-                like[_root(like, value)] = _root(like, node.output)
+        if node.op not in ("conv", "activation"):
+            continue
+        direct = direct_window(graph, node, lanes, jit) is not None
+        copies = not direct and not _pointwise(node)
+        alike = not copies and node.attrs.get("stride", [1, 1]) == [1, 1]
+        for value in node.inputs if alike else node.inputs[1:]:
+            like[_root(like, value)] = _root(like, node.output)
+        if node.op == "activation":
+            continue
+        in_slabs, joined = _vectors(graph.shapes[node.output], lanes)
+        if copies:
             for value in (node.inputs[0], node.output):
-                if len(shape := graph.shapes[value]) == 3:
-                    gain[value] -= COPY * shape[0] * _vectors(shape, lanes)[0]
+                gain[value] -= COPY * graph.shapes[value][0] * _vectors(graph.shapes[value], lanes)[0]
+            continue
+        gain[node.output] += node.kernel.nonzeros * (in_slabs - joined)
+        if alike and direct and not _pointwise(node):  # in slabs, it would make copies shifted to the left and right
+            gain[node.output] += 2 * COPY * node.kernel.shape[1] * in_slabs
     wrong = {_root(like, value) for value in slabs}
     total = dict.fromkeys(range(len(like)), 0)
     for value, part in enumerate(gain):
@@ -57,8 +67,8 @@ def _vectors(shape: tuple[int, ...], lanes: int) -> tuple[int, int]:
 
 def _pointwise(node: Node) -> bool:
     if node.op != "conv":
-        return True
-    return tuple(node.kernel.shape[2:]) == (1, 1) and node.attrs["stride"] == [1, 1] and node.attrs["padding"] == [0, 0]
+        return node.op == "activation"
+    return tuple(node.kernel.shape[2:]) == (1, 1) and node.attrs["padding"] == [0, 0]
 
 
 def _root(like: list[int], value: int) -> int:

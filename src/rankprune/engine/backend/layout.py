@@ -126,7 +126,21 @@ def joined_rows(shape: Shape) -> Layout:
     """
     rows = -(-shape[1] * shape[2] // LANES)
     channel = odd_lines(rows * LANES)
-    return Layout(shape, False, 1, shape[0], rows, shape[0] * channel, channel, 0, shape[0] * channel, True)
+    margin = joined_margin(shape)
+    size = shape[0] * channel
+    return Layout(shape, False, 1, shape[0], rows, size, channel, margin, size + 2 * margin, True)
+
+
+def joined_margin(shape: Shape) -> int:
+    """Return the floats before and after an image with joined rows that its readers may reach: a row and a pixel.
+
+    Args:
+        shape: Channels, height and width.
+
+    Returns:
+        A whole number of cache lines.
+    """
+    return -(-(shape[2] + 1) // LINE) * LINE
 
 
 def flat(shape: Shape) -> Layout:

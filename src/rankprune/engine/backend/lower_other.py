@@ -6,7 +6,7 @@ import numpy as np
 
 from rankprune.engine.graph.graph import Node, Unsupported
 
-from . import lower_window
+from . import multiply
 from .lower_state import Lowering
 from .native import LANES, Active, Params, View, fields, kernel_constant
 
@@ -41,7 +41,7 @@ def linear(state: Lowering, node: Node) -> None:
         node: The node.
     """
     if state.eight or len(state.graph.shapes[node.inputs[0]]) == 2:
-        lower_window.linear(state, node)
+        multiply.linear(state, node)
         return
     weight = node.kernel
     outputs, inputs = weight.shape
@@ -112,8 +112,10 @@ def mean(state: Lowering, node: Node) -> None:
     if len(shape) == 2 and state.eight:
         raise Unsupported("a mean of tokens needs one image at a time")
     _, target = state.output(node.output)
-    if len(shape) == 2:  # each row of 8 tokens is treated as a block of 8 columns
+    if len(shape) == 2:  # each row of 8 tokens, or of 8 pixels, is treated as a block of 8 columns
         slabs, slab, rows, width = layout.rows, LANES, 1, shape[0]
+    elif layout.joined:
+        slabs, slab, rows, width = layout.rows, LANES, 1, shape[1] * shape[2]
     else:
         slabs, slab, rows, width = layout.slabs, layout.slab, layout.rows, shape[2]
     state.call(

@@ -75,7 +75,7 @@ def lower(
     check(graph)
     batch = LANES if eight else 1
     if joined is None:
-        joined = frozenset() if eight else joined_values(graph, lanes(variant))
+        joined = frozenset() if eight else joined_values(graph, lanes(variant), jit_allowed())
     meter = Meter(limits or Limits(), batch)
     state = Lowering(
         graph, eight, threads, lanes(variant), jit_allowed(), choices or {}, packs or Packs(), meter, joined

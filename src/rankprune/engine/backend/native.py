@@ -17,7 +17,7 @@ from rankprune.engine.graph.target import ACTIVATIONS, LANES, OPERATIONS
 
 from . import build
 
-VERSION = 10  # version of the kernels' interface and numerics; part of the key of cached choices
+VERSION = 11  # version of the kernels' interface and numerics; part of the key of cached choices
 MOVES = ("floats", "rows", "into_lanes", "out_of_lanes")  # kinds of gathers
 INNER = ("copy", "transpose", "scalar")  # kinds of inner loops of a move
 
@@ -85,8 +85,8 @@ class Taps(Structure):
     """A layer to generate code for."""
 
     _fields_ = fields(
-        "int64_t outputs, width, count, residual, relu; Floats values, bias; Shorts offsets; Bytes channels;"
-        "Longs starts, base"
+        "int64_t outputs, width, count, residual, relu; Floats values, bias; Ints offsets; Bytes channels;"
+        "Longs starts, base; Bytes masks"
     )
 
 
@@ -98,7 +98,7 @@ class Code:
         width: Output channels of a chunk.
         residual: A residual is added.
         relu: ReLU is applied.
-        arrays: Values, bias, offsets, channels, starts and base of `rp_taps` in api.h.
+        arrays: Values, bias, offsets, channels, starts, base and, where taps need them, masks of `rp_taps` in api.h.
 
     Raises:
         RuntimeError: The lists are invalid, or the system allows no generated code.
@@ -127,7 +127,7 @@ class Code:
 def jit_allowed() -> bool:
     """Whether this system lets a process generate code."""
     one, zero = np.ones(1, np.float32), np.zeros(2, np.int64)
-    arrays: list[np.ndarray] = [one[:0], one, np.zeros(0, np.uint16), np.zeros(0, np.uint8), zero, zero]
+    arrays: list[np.ndarray] = [one[:0], one, np.zeros(0, np.int32), np.zeros(0, np.uint8), zero, zero]
     try:
         Code(1, 1, False, False, arrays)
     except RuntimeError:

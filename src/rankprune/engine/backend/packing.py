@@ -10,10 +10,11 @@ import numpy as np
 from rankprune.engine.graph.graph import Unsupported, Weight
 from rankprune.engine.graph.target import REACH
 
-from .native import Code
+from .native import LANES, Code
 
 # Maximum height (rows in registers) by floats per vector and by width (output channels at once).
 TALLEST = {8: {1: 14, 2: 6, 4: 3}, 16: {1: 16, 4: 12}}
+JIT_REACH = 1 << 23  # rows that an offset in generated code can address
 JIT_WIDEST = 30  # output channels of a chunk whose code is generated
 JIT_TALLEST = 64  # rows of a task with generated code; they need no registers
 
@@ -85,11 +86,12 @@ class Packed:
 
     Attributes:
         values: Values of the taps, (taps, width); (taps,) if code is generated.
-        offsets: Offset of each tap's input row from the list's base, in rows, (taps,).
+        offsets: Offset of each tap's input from the list's base, in rows, or in floats if code is generated, (taps,).
         starts: First tap of each list, (lists + 1,).
-        base: Lowest input row of each list, (lists,).
+        base: Lowest input of each list, in the unit of the offsets, (lists,).
         blocks: Number of blocks of input channels.
         channels: Output channel of each tap within its chunk, if code is generated; otherwise a tap is of all of them.
+        masks: Number of the mask of each tap, if code is generated and some taps need one.
     """
 
     values: np.ndarray
@@ -98,6 +100,7 @@ class Packed:
     base: np.ndarray
     blocks: int
     channels: np.ndarray | None = None
+    masks: np.ndarray | None = None
 
     def splits(self, groups: int, choice: Choice) -> np.ndarray:
         """Split the output chunks into groups of nearly equal work.
@@ -131,7 +134,7 @@ def fit(
     Returns:
         A valid choice.
     """
-    if choice.jit and jit and widest == 16 and groups == 1 and rows > 1 and channels * channel_rows <= REACH:
+    if choice.jit and jit and widest == 16 and groups == 1 and rows > 1 and channels * channel_rows <= JIT_REACH:
         width = jit_width(outputs, min(choice.width, JIT_WIDEST))
         if width > 4:
             height = min(max(2, choice.height), JIT_TALLEST, rows + rows % 2)
@@ -179,15 +182,18 @@ def packing_bytes(weight: Weight, choice: Choice) -> int:
     return (80 + 4 * choice.width) * entries + 40 * lists
 
 
-def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice) -> Packed:
+def pack(
+    weight: Weight, taps: np.ndarray, channel: int, groups: int, choice: Choice, masks: np.ndarray | None = None
+) -> Packed:
     """Pack a weight for its kernel.
 
     Args:
         weight: (outputs, inputs of a group, kh, kw) or (outputs, inputs).
-        taps: Offset of each tap of the window, in rows, (kh, kw).
-        channel_rows: Rows between two input channels.
+        taps: Offset of each tap of the window, in floats, (kh, kw); whole rows unless code is generated.
+        channel: Floats between two input channels.
         groups: Groups of the convolution.
         choice: The kernel.
+        masks: Number of the mask of each tap of the window, (kh * kw,); None if none needs one.
 
     Returns:
         The arrays.
@@ -204,14 +210,15 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
         nonzero, values = weight.entries()
         position = nonzero.astype(np.int64)
     out, rest = np.divmod(position, inputs * window)  # (nonzeros,) each
-    channel = rest // window
-    rows = (channel + out // (outputs // groups) * inputs) * channel_rows + taps.reshape(-1)[rest % window]
+    source = rest // window
+    floats = (source + out // (outputs // groups) * inputs) * channel + taps.reshape(-1)[rest % window]
     if choice.jit:
-        return _pack_jit(values, rows, out, outputs, choice.width)
+        return _pack_jit(values, floats, out, outputs, choice.width, None if masks is None else masks[rest % window])
+    rows = floats // LANES
     block = choice.block or inputs
     blocks = -(-inputs // block)
     chunks = outputs // choice.width
-    lists = channel // block * chunks + out // choice.width
+    lists = source // block * chunks + out // choice.width
     if choice.width == 1:
         if blocks > 1:
             order = np.argsort(lists, kind="stable")
@@ -235,21 +242,24 @@ def pack(weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choic
     return Packed(np.ascontiguousarray(values, np.float32), offsets.astype(np.uint16), starts, base, blocks)
 
 
-def _pack_jit(values: np.ndarray, rows: np.ndarray, out: np.ndarray, outputs: int, width: int) -> Packed:
-    """Sort the taps of each chunk by input row, because the code loads each row once."""
+def _pack_jit(
+    values: np.ndarray, floats: np.ndarray, out: np.ndarray, outputs: int, width: int, masks: np.ndarray | None
+) -> Packed:
+    """Sort the taps of each chunk by input, because the code loads each input once."""
     chunk, channel = np.divmod(out, width)
-    lowest, highest = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
-    order = np.argsort((chunk * (highest - lowest + 1) + (rows - lowest)) * width + channel)
+    lowest, highest = (int(floats.min()), int(floats.max())) if floats.size else (0, 0)
+    order = np.argsort((chunk * (highest - lowest + 1) + (floats - lowest)) * width + channel)
     starts = np.searchsorted(chunk, np.arange(-(-outputs // width) + 1))
-    if highest - lowest >= REACH:
-        raise Unsupported("the taps of one output lie too far apart for 16-bit offsets")
+    if highest - lowest >= JIT_REACH * LANES:
+        raise Unsupported("the taps of one output lie too far apart for short offsets")
     return Packed(
         np.ascontiguousarray(values[order], np.float32),
-        (rows[order] - lowest).astype(np.uint16),
+        (floats[order] - lowest).astype(np.int32),
         starts.astype(np.int64),
         np.full(starts.size - 1, lowest, np.int64),
         1,
         channel[order].astype(np.uint8),
+        None if masks is None else masks[order],
     )
 
 
@@ -261,24 +271,26 @@ class Packs:
         self._code: dict[int, Code] = {}  # by the address of the values, which it keeps alive
 
     def get(
-        self, node: int, weight: Weight, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
-    ) -> Packed:
+        self, node: int, weight: Weight, taps: np.ndarray, channel: int, groups: int, choice: Choice,
+        masks: np.ndarray | None = None,
+    ) -> Packed:  # fmt: skip
         """Return a packed weight, packed when first needed.
 
         Args:
             node: Index of the layer's node.
             weight: The weight.
-            taps: Offset of each tap, in rows.
-            channel_rows: Rows between two input channels.
+            taps: Offset of each tap, in floats.
+            channel: Floats between two input channels.
             groups: Groups of the convolution.
             choice: The kernel.
+            masks: Number of the mask of each tap of the window.
 
         Returns:
             The arrays.
         """
-        key = (node, taps.tobytes(), channel_rows, choice.width, choice.block, choice.dense)
+        key = (node, taps.tobytes(), channel, choice.width, choice.block, choice.dense, masks is None)
         if key not in self._packed:
-            self._packed[key] = pack(weight, taps, channel_rows, groups, choice)
+            self._packed[key] = pack(weight, taps, channel, groups, choice, masks)
         return self._packed[key]
 
     def code(
@@ -301,7 +313,8 @@ class Packs:
         key = packed.values.ctypes.data
         if key not in self._code:
             arrays = [packed.values, bias, packed.offsets, packed.channels, packed.starts, packed.base]
-            self._code[key] = Code(outputs, width, residual, relu, arrays)
+            masks = [] if packed.masks is None else [packed.masks]
+            self._code[key] = Code(outputs, width, residual, relu, arrays + masks)
         return np.asarray(self._code[key])
 
 
@@ -311,17 +324,19 @@ class PackedWeight(Weight):
     Args:
         weight: The original weight.
         packed: The arrays.
-        taps: Offset of each tap, in rows.
-        channel_rows: Rows between two input channels.
+        taps: Offset of each tap, in floats.
+        channel: Floats between two input channels.
         groups: Groups of the convolution.
         choice: The kernel.
     """
 
     def __init__(
-        self, weight: Weight, packed: Packed, taps: np.ndarray, channel_rows: int, groups: int, choice: Choice
+        self, weight: Weight, packed: Packed, taps: np.ndarray, channel: int, groups: int, choice: Choice
     ) -> None:
         super().__init__(weight.shape, np.zeros(0, np.float32), None)
-        self._packed, self._taps, self._channel_rows, self._groups = packed, taps.reshape(-1), channel_rows, groups
+        unit = 1 if choice.jit else LANES  # of the packed offsets
+        self._packed, self._taps, self._channel = packed, taps.reshape(-1) // unit, channel // unit
+        self._groups = groups
         self._width, self._count = choice.width, weight.nonzeros
 
     @property
@@ -349,7 +364,7 @@ class PackedWeight(Weight):
         first = out[:, 0] // (outputs // self._groups) * inputs
         known = np.zeros(rows.size, bool)
         for tap in order[::-1]:
-            channel, rest = np.divmod(rows - self._taps[tap], self._channel_rows)
+            channel, rest = np.divmod(rows - self._taps[tap], self._channel)
             fits = ~known & (rest == 0) & (channel >= first) & (channel < first + inputs)
             inner = ((channel - first) * self._taps.size + tap)[fits]
             position[fits] = out[fits] * (inputs * self._taps.size) + inner[:, None]

@@ -62,6 +62,7 @@ def cases() -> list[tuple[Graph, bool, dict[int, Choice]]]:
     nets = [image_net(rng, rows) for rows in range(1, max(max(shapes.values()) for shapes in TALLEST.values()) + 1)]
     return [
         *((graph, eight, choices) for graph, choices in nets for eight in (False, True)),
+        (joined_net(rng), False, dict.fromkeys(range(3), Choice(8, 4, lanes=16))),
         (token_net(rng), False, {0: Choice(1, 2)}),
     ]
 
@@ -129,6 +130,30 @@ def image_net(rng: np.random.Generator, rows: int) -> tuple[Graph, dict[int, Cho
     f = add("linear", [e], (16,), attrs={"activation": "none"}, weight=_sparse(rng, 16, 8), arrays=bias)
     graph.outputs = [total, add("softmax", [f], (16,))]
     return graph, choices
+
+
+def joined_net(rng: np.random.Generator) -> Graph:
+    """Return a network whose convolutions read images with joined rows where they lie.
+
+    The second divides its input by a stride, the last has a residual, and a mean reads the result.
+
+    Args:
+        rng: Random numbers for the weights.
+
+    Returns:
+        The network.
+    """
+    graph = Graph([(5, 22, 19), (8, 22, 19), (8, 11, 10), (8, 11, 10), (8, 11, 10), (8,)], [], [0], [4, 5])
+    sizes = {"kernel": [3, 3], "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
+    for inputs, out, stride in (([0], 1, 1), ([1], 2, 2), ([2, 2], 3, 1)):
+        attrs = {key: sizes[key] for key in ("padding", "dilation")} | {"stride": [stride] * 2, "groups": 1}
+        attrs |= {"activation": "relu", "parameters": [0.0, 0.0]}
+        arrays = {"bias": rng.standard_normal(8).astype(np.float32)}
+        weight = _sparse(rng, 8, graph.shapes[inputs[0]][0], 3, 3)
+        graph.nodes.append(Node("conv", inputs, out, attrs=attrs, weight=weight, arrays=arrays))
+    graph.nodes.append(Node("activation", [3], 4, attrs={"activation": "tanh", "parameters": [0.0, 0.0]}))
+    graph.nodes.append(Node("mean", [4], 5))
+    return graph
 
 
 def token_net(rng: np.random.Generator) -> Graph:

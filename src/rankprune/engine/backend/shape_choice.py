@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
 from rankprune.engine.graph.graph import Weight
 
@@ -10,16 +10,16 @@ from .packing import JIT_TALLEST, TALLEST, Choice, jit_width
 
 L1_BYTES = 32 << 10
 ROW_BYTES = 32
+JIT_SMALLEST = 64  # pixels: code is read once per 16 of them, so it pays where there are several times as many
 JIT_DENSEST = 0.6  # code takes 7 bytes per weight beside its value, so dense layers read less memory without it
 
 
-def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lanes: int, jit: bool) -> Choice:
+def default_choice(weight: Weight, groups: int, rows: int, lanes: int, jit: bool) -> Choice:
     """Return the kernel of a layer without measuring; it depends only on the arguments.
 
     Args:
         weight: The weight.
         groups: Groups of the convolution.
-        taps: Offset of each tap, in rows.
         rows: Rows of a slab of the result.
         lanes: Floats of the widest vectors.
         jit: Code may be generated.
@@ -27,11 +27,11 @@ def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lan
     Returns:
         The kernel.
     """
+    window = window_size(weight)
     density = weight.nonzeros / max(weight.size, 1)
     outputs, inputs = weight.shape[0] // groups, weight.shape[1]
     lanes = lanes if rows > 1 else 8
-    # Code is read once per two rows, so it pays where there are several.
-    if jit and lanes == 16 and groups == 1 and density < JIT_DENSEST and outputs > 4 and rows >= 8:
+    if jit and lanes == 16 and groups == 1 and density < JIT_DENSEST and outputs > 4 and rows * 8 >= JIT_SMALLEST:
         return Choice(jit_width(outputs), even(rows, JIT_TALLEST, 16), lanes=16)
     width = 4 if density > (0.8 if lanes == 16 else 0.55) else 1
     while outputs % width or width not in TALLEST[lanes]:
@@ -39,9 +39,9 @@ def default_choice(weight: Weight, groups: int, taps: np.ndarray, rows: int, lan
     height = TALLEST[lanes][width]
     if lanes == 16 and width == 1:
         # Only as many rows as keep the inputs of a list in the L1 cache: reading lists again is cheaper than misses.
-        height = max(4, min(8, 48 * 1024 // (inputs * _row_bytes(taps.size)) // 2 * 2))
+        height = max(4, min(8, 48 * 1024 // (inputs * _row_bytes(window)) // 2 * 2))
     height = even(rows, height, lanes)
-    block = _block(density, inputs, taps.size, height, lanes) if groups == 1 else 0
+    block = _block(density, inputs, window, height, lanes) if groups == 1 else 0
     return Choice(width, height, block, density > 0.9, lanes)
 
 
@@ -79,6 +79,18 @@ def split(tasks: int, threads: int, outputs: int) -> int:
     return groups
 
 
+def window_size(weight: Weight) -> int:
+    """Return the number of taps of a window; 1 for a linear layer.
+
+    Args:
+        weight: The weight.
+
+    Returns:
+        The number.
+    """
+    return math.prod(weight.shape[2:])
+
+
 def _row_bytes(window: int) -> int:
     """Bytes of one row of an input channel, in all shifted copies that a window reads."""
     return ROW_BYTES * (1 if window == 1 else 3)
@@ -107,7 +119,7 @@ def candidates(weight: Weight, groups: int, rows: int, lanes: int, jit: bool) ->
         The kernels.
     """
     density = weight.nonzeros / max(weight.size, 1)
-    window = int(np.prod(weight.shape[2:])) if len(weight.shape) > 2 else 1
+    window = window_size(weight)
     choices = _narrow(weight, groups, rows, density, window) if lanes == 8 or window > 1 else []
     if lanes == 16 and rows > 1:
         choices += _wide(weight, groups, rows, density, window)

@@ -62,7 +62,7 @@ def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | N
         The decisions, by the index of the node.
     """
     cache = _Cache(variant)
-    joined = frozenset() if eight else joined_values(graph, lanes(variant))
+    joined = frozenset() if eight else joined_values(graph, lanes(variant), jit_allowed())
     cold = sum(n.kernel.nonzeros for n in graph.nodes if n.weight is not None) > CACHED_NONZEROS
     decided: dict[int, Decision] = {}
     layers = [(index, node) for index, node in enumerate(graph.nodes) if _has_choices(graph, node, eight)]
@@ -132,11 +132,12 @@ class _Trial:
     ) -> None:
         self.lowered: Lowered = lower(graph, eight, variant, 1, {1: choice}, packs, joined=joined)
         self.choice = self.lowered.choices[1]
-        self.index = max(i for i, node in enumerate(self.lowered.of_node) if node == 1)
+        # The layer, and copies of its input.
+        self.calls = [i for i, node in enumerate(self.lowered.of_node) if node == 1]
         self.times: list[float] = []
 
     def time(self, repeats: int, cold: bool) -> None:
-        self.times.append(self.lowered.program.time(self.index, repeats, cold))
+        self.times.append(sum(self.lowered.program.time(call, repeats, cold) for call in self.calls))
 
     @property
     def least(self) -> float:

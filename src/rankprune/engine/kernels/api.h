@@ -85,6 +85,7 @@ RP_STRUCT(Conv, RP_CONV)
     F(Active, activation)                                                                                           \
     F(int64_t, height, groups, by_group)                                                                            \
     F(Bytes, code)                                                                                                  \
+    F(Shorts, masks)                   /* [vector][kJitMasks]: pixels whose tap is within the image; null: none needed */ \
     F(Longs, splits)                   /* groups + 1 bounds, in chunks of the code's width */                       \
     F(Bytes, next)                     /* code of the next layer, to load into the cache; null if there is none */  \
     F(int64_t, next_chunks)            /* the tasks of this layer share its first chunks: 1 if all begin with the first */
@@ -96,7 +97,6 @@ RP_STRUCT(JitConv, RP_JIT_CONV)
     F(int64_t, plain)                        /* the source is [channel][y][x] instead (slab and lanes unused) */    \
     F(int64_t, channels, height, width)                                                                             \
     F(int64_t, at, slab, chan)               /* destination */                                                      \
-    F(int64_t, columns)                      /* of the only plane, whose rows follow one another; 0: in slabs */    \
     F(int64_t, slabs, rows, taps, phases)    /* planes of a channel: [phase][tap] */                                \
     F(int64_t, stride_x, stride_y)                                                                                  \
     F(Longs, x_first, y_first)               /* input column of lane 0 of slab 0, by tap; input row of row 0, by phase */ \
@@ -104,10 +104,22 @@ RP_STRUCT(JitConv, RP_JIT_CONV)
     F(double, fill)
 RP_STRUCT(Planes, RP_PLANES)
 
+// The images that a stride divides an image into, with their rows joined.
+#define RP_PHASES(F)                                                                                                \
+    F(View, in)                                                                                                     \
+    F(int64_t, plain)                        /* the source is [channel][y][x] instead (slab unused) */              \
+    F(int64_t, channels, height, width)                                                                             \
+    F(View, out)                             /* slab: floats between the images of a channel */                     \
+    F(int64_t, stride_y, stride_x, rows, columns)                                                                   \
+    F(int64_t, count)                        /* of the images to make */                                            \
+    F(Longs, first)                          /* row and column of the first pixel of each */
+RP_STRUCT(Phases, RP_PHASES)
+
 // Pooling of one image through planes of one channel in the thread's scratch.
 #define RP_POOL(F)                                                                                                  \
     F(Planes, planes)                        /* at, slab, chan unused */                                            \
     F(View, out)                                                                                                    \
+    F(int64_t, columns)                      /* of out, whose rows follow one another; 0: it is in slabs */         \
     F(int64_t, rows, count, average)                                                                                \
     F(Longs, offsets)                        /* of the taps, in rows */                                             \
     F(Floats, scale)                         /* average: reciprocal counts, [slab][row][8] */
@@ -196,6 +208,7 @@ RP_STRUCT(Border, RP_BORDER)
 #define RP_OPERATORS(X)                                                                                             \
     X(Conv, RP_CONV, conv)                                                                                          \
     X(Planes, RP_PLANES, planes)                                                                                    \
+    X(Phases, RP_PHASES, phases)                                                                                    \
     X(Pool, RP_POOL, pool)                                                                                          \
     X(Window, RP_WINDOW, window)                                                                                    \
     X(Binary, RP_BINARY, binary)                                                                                    \
@@ -235,9 +248,10 @@ struct rp_copy {
 struct rp_taps {
     int64_t outputs, width, count, residual, relu;
     const float *values, *bias;  // the code refers to the values, so they must outlive it; the bias too
-    const uint16_t* offsets;     // rows, relative to base
+    const int32_t* offsets;      // floats, relative to base
     const uint8_t* channels;     // output channel within the chunk
     const int64_t *starts, *base;  // of each chunk (starts has one more)
+    const uint8_t* masks;        // number of the mask that each tap needs, 0 for none; null: none needs one
 };
 RP_API int rp_version();
 RP_API const char* rp_variant(int index);  // usable on this CPU, best first, "portable" last; null past the end

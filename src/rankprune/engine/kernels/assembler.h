@@ -6,7 +6,7 @@
 
 namespace rankprune {
 
-enum Register : int { kRax = 0, kRcx = 1, kRdx = 2, kRsi = 6, kRdi = 7, kR8 = 8 };
+enum Register : int { kRax = 0, kRcx = 1, kRdx = 2, kRsi = 6, kRdi = 7, kR8 = 8, kR9 = 9 };
 
 class Assembler {
   public:
@@ -32,6 +32,20 @@ class Assembler {
     void broadcast(int to, Register base, int64_t offset) { memory(kMap0F38, k66, 0x18, to, 0, base, offset, 4, false); }
     // vmovups to, [base + offset]
     void load(int to, Register base, int64_t offset) { memory(kMap0F, kNoPrefix, 0x10, to, 0, base, offset, 64, false); }
+    // vmovups to{mask}{z}, [base + offset]: 0 where a bit of the mask register is not set
+    void load_masked(int to, int mask, Register base, int64_t offset) {
+        memory(kMap0F, kNoPrefix, 0x10, to, 0, base, offset, 64, false, mask);
+    }
+    // vpandd to, x, [base + offset]
+    void and_load(int to, int x, Register base, int64_t offset) {
+        memory(kMap0F, k66, 0xdb, to, x, base, offset, 64, false);
+    }
+    // kmovw mask, [r9 + offset]
+    void load_mask(int mask, int offset) {
+        byte(0xc4), byte(0xc1), byte(0x78), byte(0x90), byte(0x40 | mask << 3 | (kR9 & 7)), byte(offset);
+    }
+    // vpmovm2d to, mask: all bits of a lane
+    void spread_mask(int to, int mask) { registers(kMap0F38, kF3, 0x38, to, 0, mask); }
     // vmovups [base + offset], from
     void store(int from, Register base, int64_t offset) {
         memory(kMap0F, kNoPrefix, 0x11, from, 0, base, offset, 64, false);
@@ -50,7 +64,7 @@ class Assembler {
     void zero(int to) { registers(kMap0F, k66, 0xef, to, to, to); }
 
   private:
-    enum { kMap0F = 1, kMap0F38 = 2, kNoPrefix = 0, k66 = 1 };
+    enum { kMap0F = 1, kMap0F38 = 2, kNoPrefix = 0, k66 = 1, kF3 = 2 };
 
     void byte(int value) {
         if (code_) code_[size_] = uint8_t(value);
@@ -62,15 +76,16 @@ class Assembler {
         size_ += sizeof value;
     }
     // The prefix of an instruction with 512-bit vectors; x and b extend the last operand. EVEX inverts these bits.
-    void evex(int map, int prefix, int reg, int second, int x, int b, bool broadcast) {
+    // With a mask register (1 to 7), lanes whose bit is not set become 0.
+    void evex(int map, int prefix, int reg, int second, int x, int b, bool broadcast, int mask) {
         byte(0x62);
         byte((~reg >> 3 & 1) << 7 | (~x & 1) << 6 | (~b & 1) << 5 | (~reg >> 4 & 1) << 4 | map);
         byte((~second & 15) << 3 | 4 | prefix);
-        byte(2 << 5 | broadcast << 4 | (~second >> 4 & 1) << 3);
+        byte((mask > 0) << 7 | 2 << 5 | broadcast << 4 | (~second >> 4 & 1) << 3 | mask);
     }
     void memory(int map, int prefix, int opcode, int reg, int second, Register base, int64_t offset, int unit,
-                bool broadcast) {
-        evex(map, prefix, reg, second, 0, base >> 3, broadcast);
+                bool broadcast, int mask = 0) {
+        evex(map, prefix, reg, second, 0, base >> 3, broadcast, mask);
         byte(opcode);
         // An offset of one byte counts in units of the operand's size.
         if (offset % unit == 0 && -128 <= offset / unit && offset / unit <= 127) {
@@ -82,7 +97,7 @@ class Assembler {
         }
     }
     void registers(int map, int prefix, int opcode, int reg, int second, int last) {
-        evex(map, prefix, reg, second, last >> 4, last >> 3, false);
+        evex(map, prefix, reg, second, last >> 4, last >> 3, false, 0);
         byte(opcode), byte(0xc0 | (reg & 7) << 3 | (last & 7));
     }
 

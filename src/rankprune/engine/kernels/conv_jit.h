@@ -34,10 +34,11 @@ static void check_jit_conv(Checker& check, const JitConv& c, int64_t tasks) {
     check.tasks(Wide(c.slabs) * parts_of(c.rows, c.height) * c.groups, tasks);
     // With an odd number of rows the last vector reads one row more, whose results are not stored.
     const int64_t read = c.rows + c.rows % 2;
-    Wide first = Wide(c.in.at) + Wide(jit.low) * kLanes;
+    Wide first = Wide(c.in.at) + jit.low;
     check.need(!first.over && first.value >= 0, "a tap before the beginning of the arena");
-    check.view({c.in.at, c.in.slab, 0}, c.slabs, 1, (Wide(read) + jit.high) * kLanes);
+    check.view({c.in.at, c.in.slab, 0}, c.slabs, 1, Wide(read) * kLanes + jit.high);
     check_results(check, c, read);
+    if (jit.masked) check.array(c.masks, Wide(parts_of(c.rows, 2)) * kJitMasks);
     check.need(check.ascending(c.splits, c.groups) == parts_of(c.channels, jit.width),
                "groups that do not cover the channels");
     check.scratch(Wide(2) * jit.width * kPair);
@@ -45,13 +46,14 @@ static void check_jit_conv(Checker& check, const JitConv& c, int64_t tasks) {
 
 // Two rows of a chunk, or one, at a place that is not a whole vector: they pass through the scratch.
 static void through_scratch(const JitConv& c, JitKernel kernel, const float* in, const float* res, float* out,
-                            int64_t channels, int64_t rows, int64_t row_stride, int64_t lanes, float* scratch) {
+                            const uint16_t* masks, int64_t channels, int64_t rows, int64_t row_stride, int64_t lanes,
+                            float* scratch) {
     float* const results = scratch + channels * kPair;
     if (res)
         for (int64_t i = 0; i < channels; i++)
             for (int64_t y = 0; y < rows; y++)
                 load_some(res + i * c.res.chan + y * row_stride, lanes).store(scratch + i * kPair + y * kLanes);
-    kernel(in, scratch, results, kPair * 4, kPair * 4);
+    kernel(in, scratch, results, kPair * 4, kPair * 4, masks);
     for (int64_t i = 0; i < channels; i++)
         for (int64_t y = 0; y < rows; y++)
             store_some(activate(Vec::load(results + i * kPair + y * kLanes), c.activation),
@@ -99,12 +101,13 @@ static void run_jit_conv(const void* params, int64_t task, float* arena, float* 
                 prefetch(*reinterpret_cast<const Jit*>(c.next), task * c.next_chunks / (tiles * c.groups),
                          (row - first) / 2, count);
             float* to = out + channel * c.out.chan + row * row_stride;
+            const uint16_t* masks = c.masks ? c.masks + row / 2 * kJitMasks : nullptr;
             if (c.columns || row + 2 > c.rows) {
-                through_scratch(c, kernel, in + row * kLanes, skip, to, channels, least(int64_t(2), c.rows - row), row_stride,
-                                lanes, scratch);
+                through_scratch(c, kernel, in + row * kLanes, skip, to, masks, channels, least(int64_t(2), c.rows - row),
+                                row_stride, lanes, scratch);
                 continue;
             }
-            kernel(in + row * kLanes, skip, to, c.out.chan * 4, c.res.chan * 4);
+            kernel(in + row * kLanes, skip, to, c.out.chan * 4, c.res.chan * 4, masks);
             if (c.activation.kind <= kRelu) continue;
             for (int64_t i = 0; i < channels; i++)
                 for (int64_t y = 0; y < kPair; y += kLanes)

@@ -170,30 +170,14 @@ static void check_plane_set(Checker& check, const Planes& p, int64_t tasks) {
 
 static void check_planes(Checker& check, const Planes& p, int64_t tasks) {
     check_plane_set(check, p, tasks);
-    if (!check.wrong && p.columns) {
-        bool single = p.phases * p.taps == 1 && p.skip == -1;
-        check.need(single && between(1, p.columns, kFar) && parts_of(p.columns, kLanes) == p.slabs,
-                   "columns that are not those of one plane");
-        check.scratch(Wide(p.rows) * kLanes);
-        return check.view({p.at, 0, p.chan}, 1, p.channels, Wide(p.rows) * p.columns, false);
-    }
     Wide floats = Wide(p.phases) * p.taps * p.rows * kLanes;
     if (!check.wrong) check.view({p.at, p.slab, p.chan}, p.slabs, p.channels, floats);
 }
 
-static void run_planes(const void* params, int64_t task, float* arena, float* scratch) {
+static void run_planes(const void* params, int64_t task, float* arena, float*) {
     const Planes& p = *static_cast<const Planes*>(params);
     int64_t parts = (p.channels + kPlaneChannels - 1) / kPlaneChannels;
     int64_t slab = task / parts, first = task % parts * kPlaneChannels;
-    if (p.columns) {  // one plane, whose rows are joined
-        const int64_t lanes = least(kLanes, p.columns - slab * kLanes);
-        for (int64_t c = first; c < least(first + kPlaneChannels, p.channels); c++) {
-            make_planes(p, slab, {arena + p.in.at + c * p.in.chan, scratch, 1, 0, 0});
-            float* to = arena + p.at + c * p.chan + slab * kLanes;
-            for (int64_t r = 0; r < p.rows; r++, to += p.columns) store_some(Vec::load(scratch + r * kLanes), to, lanes);
-        }
-        return;
-    }
     make_planes(p, slab, {arena + p.in.at + first * p.in.chan, arena + p.at + slab * p.slab + first * p.chan,
                           least(kPlaneChannels, p.channels - first), p.in.chan, p.chan});
 }
@@ -219,9 +203,16 @@ static void column_maximum(const Block& b, const int64_t* shift, int64_t step, i
     }
 }
 
+// Where a block of 8 columns of the result goes.
+struct Row {
+    float* to;
+    int64_t apart, lanes;  // floats between rows, and how many of the 8 are within the image
+    void store(Vec v, int64_t row) const { store_some(v, to + row * apart, lanes); }
+};
+
 // Maximum of a window: first along columns, into the scratch [row][block][8], for all blocks of the image that a row of
 // the result needs; then along each row, by unaligned loads. False if the scratch has no room for these blocks.
-static bool pool_maximum(const Pool& pool, const float* source, int64_t slab, float* out, float* scratch) {
+static bool pool_maximum(const Pool& pool, const float* source, int64_t slab, const Row& out, float* scratch) {
     const Planes& p = pool.planes;
     const int64_t rows = pool.rows, taps = p.taps, step = p.stride_y, height = p.height;
     const int64_t window = pool.count / taps;  // its height
@@ -262,7 +253,7 @@ static bool pool_maximum(const Pool& pool, const float* source, int64_t slab, fl
             const float* from = s + x_first[t];
             v = largest(v, single ? Vec::loadu(from) : even(Vec::loadu(from), Vec::loadu(from + kLanes)));
         }
-        v.store(out + r * kLanes);
+        out.store(v, r);
     }
     return true;
 }
@@ -273,7 +264,12 @@ static void check_pool(Checker& check, const Pool& p, int64_t tasks) {
     if (check.wrong) return;
     Wide rows = Wide(p.planes.phases) * p.planes.taps * p.planes.rows;
     check.scratch(rows * kLanes);
-    check.view(p.out, p.planes.slabs, p.planes.channels, Wide(p.rows) * kLanes);
+    check.need(between(0, p.columns, kFar) && (!p.columns || parts_of(p.columns, kLanes) == p.planes.slabs),
+               "columns that are not those of its slabs");
+    if (p.columns)
+        check.view({p.out.at, 0, p.out.chan}, 1, p.planes.channels, Wide(p.rows) * p.columns, false);
+    else
+        check.view(p.out, p.planes.slabs, p.planes.channels, Wide(p.rows) * kLanes);
     if (check.wrong || !check.array(p.offsets, p.count)) return;
     for (int64_t i = 0; i < p.count; i++)
         check.need(p.offsets[i] >= 0 && at_most(Wide(p.offsets[i]) + p.rows, rows.value), "a tap outside of the planes");
@@ -292,7 +288,9 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
     int64_t slab = task / parts, first = task % parts * kPlaneChannels;
     for (int64_t c = first; c < least(first + kPlaneChannels, p.planes.channels); c++) {
         const float* source = arena + p.planes.in.at + c * p.planes.in.chan;
-        float* out = arena + p.out.at + slab * p.out.slab + c * p.out.chan;
+        const Row out = p.columns ? Row{arena + p.out.at + slab * kLanes + c * p.out.chan, p.columns,
+                                        least(kLanes, p.columns - slab * kLanes)}
+                                  : Row{arena + p.out.at + slab * p.out.slab + c * p.out.chan, kLanes, kLanes};
         if (pool_maximum(p, source, slab, out, scratch)) continue;
         make_planes(p.planes, slab, {source, scratch, 1, 0, 0});
         for (int64_t r = 0; r < p.rows; r++) {
@@ -302,7 +300,7 @@ static void run_pool(const void* params, int64_t task, float* arena, float* scra
                 v = p.average ? v + x : largest(v, x);
             }
             if (p.average) v = v * Vec::loadu(p.scale + (slab * p.rows + r) * kLanes);
-            v.store(out + r * kLanes);
+            out.store(v, r);
         }
     }
 }

@@ -261,7 +261,7 @@ void rp_program::run(float* data, int64_t first, int64_t last, double* seconds) 
     Threads::instance().run(threads, std::make_shared<InOrder>(*this, data, first, last, seconds));
 }
 
-int rp_version() { return 10; }
+int rp_version() { return 11; }
 
 int64_t rp_lanes(const char* variant) {
     const Table* table = find_table(variant);

@@ -4,6 +4,7 @@
 #include "conv_jit.h"
 #include "matrix.h"
 #include "move.h"
+#include "phases.h"
 #include "planes.h"
 
 namespace rankprune {

@@ -33,6 +33,7 @@ static inline Vec power_of_two(Vec n) {  // n must be integral
 static inline Vec select_negative(Vec x, Vec yes, Vec no) { return {x.v < 0 ? yes.v : no.v}; }
 static inline Vec keep_nan(Vec x, Vec y) { return {x.v == x.v ? y.v : x.v}; }
 static inline Vec even(Vec a, Vec b) { return {__builtin_shufflevector(a.v, b.v, 0, 2, 4, 6, 8, 10, 12, 14)}; }
+static inline Vec odd(Vec a, Vec b) { return {__builtin_shufflevector(a.v, b.v, 1, 3, 5, 7, 9, 11, 13, 15)}; }
 template <int S>
 static inline Vec across(Vec a, Vec b) {  // lanes S .. S+7 of a followed by b
     return {__builtin_shufflevector(a.v, b.v, S, S + 1, S + 2, S + 3, S + 4, S + 5, S + 6, S + 7)};
@@ -85,6 +86,9 @@ static inline Vec select_negative(Vec x, Vec yes, Vec no) {
 static inline Vec keep_nan(Vec x, Vec y) { return {x.lo == x.lo ? y.lo : x.lo, x.hi == x.hi ? y.hi : x.hi}; }
 static inline Vec even(Vec a, Vec b) {
     return {__builtin_shufflevector(a.lo, a.hi, 0, 2, 4, 6), __builtin_shufflevector(b.lo, b.hi, 0, 2, 4, 6)};
+}
+static inline Vec odd(Vec a, Vec b) {
+    return {__builtin_shufflevector(a.lo, a.hi, 1, 3, 5, 7), __builtin_shufflevector(b.lo, b.hi, 1, 3, 5, 7)};
 }
 template <int S>
 static inline Vec across(Vec a, Vec b) {  // lanes S .. S+7 of a followed by b
