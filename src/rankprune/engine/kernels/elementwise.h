@@ -100,19 +100,29 @@ static void run_norm(const void* params, int64_t task, float* arena, float*) {
         norm_rows<1>(p, in, out);
 }
 
-static void softmax_column(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count, bool safe) {
-    Vec top = Vec::load(in);
-    for (int64_t i = 1; i < count; i++) top = max(Vec::load(in + i * in_step), top);
-    if (safe) top = max(Vec::of(-__FLT_MAX__), top);  // exp(-inf - top) is then 0
-    Vec total = zero();
-    for (int64_t i = 0; i < count; i++) {
-        Vec e = exp(Vec::load(in + i * in_step) - top);
-        total = total + e;
-        e.store(out + i * out_step);
+// exp(x - largest) of `count` rows of R vectors, and one over the sum of each lane.
+template <class V, int R>
+static inline void softmax_rows(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count, bool safe,
+                                V* inverse) {
+    V top[R], total[R];
+    RP_UNROLL for (int r = 0; r < R; r++) top[r] = V::load(in + r * V::kFloats);
+    for (int64_t i = 1; i < count; i++)
+        RP_UNROLL for (int r = 0; r < R; r++) top[r] = max(V::load(in + i * in_step + r * V::kFloats), top[r]);
+    RP_UNROLL for (int r = 0; r < R; r++) {
+        if (safe) top[r] = max(V::of(-__FLT_MAX__), top[r]);  // exp(-inf - top) is then 0
+        total[r] = V::of(0.f);
     }
-    if (safe) total = keep_nan(total, max(Vec::of(__FLT_MIN__), total));  // at least 1 unless all scores were -inf
-    Vec inverse = Vec::of(1.f) / total;
-    for (int64_t i = 0; i < count; i++) (Vec::load(out + i * out_step) * inverse).store(out + i * out_step);
+    for (int64_t i = 0; i < count; i++)
+        RP_UNROLL for (int r = 0; r < R; r++) {
+            V e = exp_to_one(V::load(in + i * in_step + r * V::kFloats) - top[r]);
+            total[r] = total[r] + e;
+            e.store(out + i * out_step + r * V::kFloats);
+        }
+    RP_UNROLL for (int r = 0; r < R; r++) {
+        // At least 1 unless all scores were -inf.
+        if (safe) total[r] = keep_nan(total[r], max(V::of(__FLT_MIN__), total[r]));
+        inverse[r] = V::of(1.f) / total[r];
+    }
 }
 
 static void check_softmax(Checker& check, const Softmax& p, int64_t tasks) {
@@ -137,8 +147,11 @@ static void run_softmax(const void* params, int64_t task, float* arena, float*) 
     const Softmax& p = *static_cast<const Softmax*>(params);
     if (!p.flat) {
         int64_t first = task / p.rows * p.channels, row = task % p.rows * kLanes;
-        softmax_column(arena + p.in.at + first * p.in.chan + row, p.in.chan, arena + p.out.at + first * p.out.chan + row,
-                       p.out.chan, p.channels, p.safe);
+        float* out = arena + p.out.at + first * p.out.chan + row;
+        Vec inverse;
+        softmax_rows<Vec, 1>(arena + p.in.at + first * p.in.chan + row, p.in.chan, out, p.out.chan, p.channels, p.safe,
+                             &inverse);
+        for (int64_t i = 0; i < p.channels; i++, out += p.out.chan) (Vec::load(out) * inverse).store(out);
         return;
     }
     const float* in = arena + p.in.at;
