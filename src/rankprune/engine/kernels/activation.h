@@ -2,7 +2,7 @@
 // and infinite above 88.37, so that x sigmoid(x) and the like are -0 for large negative x and NaN at -inf, as in torch.
 #pragma once
 #include "checker.h"
-#include "vec16.h"
+#include "gelu16.h"
 
 namespace rankprune {
 namespace {
@@ -148,6 +148,20 @@ static inline Vec activate(Vec x, const Active& how) {
         case kAbs: return magnitude(x);
         default: return x;
     }
+}
+
+// Activates `count` vectors of 16 floats in place, each `stride` floats after the one before.
+// Not inlined, because many kernels call it.
+__attribute__((noinline)) static void activate_vectors(float* p, int64_t count, int64_t stride, const Active& how) {
+#if defined(__AVX512F__)
+    if (how.kind == kGelu) {
+        for (int64_t i = 0; i < count; i++, p += stride) gelu(Vec16::load(p)).store(p);
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < count; i++, p += stride)
+        for (int64_t lane = 0; lane < 2 * kLanes; lane += kLanes)
+            activate(Vec::load(p + lane), how).store(p + lane);
 }
 
 }  // namespace
