@@ -55,26 +55,34 @@ static void run_binary(const void* params, int64_t task, float* arena, float*) {
     }
 }
 
-// R rows of 8 pixels or tokens at once; two rows are a cache line.
-template <int R>
-static void norm_rows(const Norm& p, const float* in, float* out) {
-    Vec mean[R], variance[R], scale = Vec::of(1.f / float(p.channels));
-    for (int r = 0; r < R; r++) mean[r] = variance[r] = zero();
-    for (int64_t c = 0; c < p.channels; c++)
-        for (int r = 0; r < R; r++) mean[r] = mean[r] + Vec::load(in + c * p.in.chan + r * kLanes);
-    for (int r = 0; r < R; r++) mean[r] = mean[r] * scale;
-    for (int64_t c = 0; c < p.channels; c++)
-        for (int r = 0; r < R; r++) {
-            Vec d = Vec::load(in + c * p.in.chan + r * kLanes) - mean[r];
-            variance[r].fma(d, d);
-        }
-    for (int r = 0; r < R; r++)
-        variance[r] = Vec::of(1.f) / square_root(variance[r] * scale + Vec::of(float(p.eps)));
+// Normalises the channels of R vectors of pixels or tokens. Four sums each, because additions to one wait for each other.
+template <class V, int R>
+static inline void norm_rows(const Norm& p, const float* in, float* out) {
+    constexpr int kSums = 4;
+    V mean[R], scale[R], sum[kSums][R];
+    const V share = V::of(1.f / float(p.channels));
+    const auto total = [&](auto add) {
+        RP_UNROLL for (int k = 0; k < kSums; k++)
+            RP_UNROLL for (int r = 0; r < R; r++) sum[k][r] = V::of(0.f);
+        int64_t c = 0;
+        const float* x = in;
+        for (; c + kSums <= p.channels; c += kSums)
+            RP_UNROLL for (int k = 0; k < kSums; k++, x += p.in.chan)
+                RP_UNROLL for (int r = 0; r < R; r++) add(sum[k][r], V::load(x + r * V::kFloats), r);
+        for (; c < p.channels; c++, x += p.in.chan)
+            RP_UNROLL for (int r = 0; r < R; r++) add(sum[0][r], V::load(x + r * V::kFloats), r);
+        RP_UNROLL for (int r = 0; r < R; r++) sum[0][r] = (sum[0][r] + sum[1][r]) + (sum[2][r] + sum[3][r]);
+    };
+    total([](V& s, V x, int) { s = s + x; });
+    RP_UNROLL for (int r = 0; r < R; r++) mean[r] = sum[0][r] * share;
+    total([&](V& s, V x, int r) { s.fma(x - mean[r], x - mean[r]); });
+    RP_UNROLL for (int r = 0; r < R; r++)
+        scale[r] = V::of(1.f) / square_root(sum[0][r] * share + V::of(float(p.eps)));
     for (int64_t c = 0; c < p.channels; c++) {
-        Vec w = Vec::of(p.weight[c]), b = Vec::of(p.bias[c]);
-        for (int r = 0; r < R; r++) {
-            Vec d = (Vec::load(in + c * p.in.chan + r * kLanes) - mean[r]) * variance[r];
-            (d * w + b).store(out + c * p.out.chan + r * kLanes);
+        const V w = V::of(p.weight[c]), b = V::of(p.bias[c]);
+        RP_UNROLL for (int r = 0; r < R; r++) {
+            V d = (V::load(in + c * p.in.chan + r * V::kFloats) - mean[r]) * scale[r];
+            (d * w + b).store(out + c * p.out.chan + r * V::kFloats);
         }
     }
 }
@@ -94,10 +102,12 @@ static void run_norm(const void* params, int64_t task, float* arena, float*) {
     int64_t pairs = (p.rows + 1) / 2, slab = task / pairs, row = task % pairs * 2;
     const float* in = arena + p.in.at + slab * p.in.slab + row * kLanes;
     float* out = arena + p.out.at + slab * p.out.slab + row * kLanes;
-    if (row + 2 <= p.rows)
-        norm_rows<2>(p, in, out);
-    else
-        norm_rows<1>(p, in, out);
+    if (row + 1 == p.rows) return norm_rows<Vec, 1>(p, in, out);
+#if defined(__AVX512F__)
+    norm_rows<Vec16, 1>(p, in, out);
+#else
+    norm_rows<Vec, 2>(p, in, out);
+#endif
 }
 
 // exp(x - largest) of `count` rows of R vectors, and one over the sum of each lane.

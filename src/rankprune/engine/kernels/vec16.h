@@ -24,6 +24,7 @@ RP_OP(+) RP_OP(-) RP_OP(*) RP_OP(/)
 static inline Vec16 max(Vec16 a, Vec16 b) { return {a.v > b.v ? a.v : b.v}; }
 static inline Vec16 min(Vec16 a, Vec16 b) { return {a.v < b.v ? a.v : b.v}; }
 static inline Vec16 magnitude(Vec16 x) { return {_mm512_abs_ps(x.v)}; }
+static inline Vec16 square_root(Vec16 x) { return {_mm512_maskz_sqrt_ps(0xffff, x.v)}; }
 static inline Vec16 keep_nan(Vec16 x, Vec16 y) { return {x.v == x.v ? y.v : x.v}; }
 
 }  // namespace
