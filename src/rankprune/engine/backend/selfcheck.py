@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 
 from rankprune.engine.graph.graph import Graph, Node, Weight
 
 from .lowering import lower
-from .native import ACTIVATIONS, variants
+from .native import ACTIVATIONS, cache_folder, jit_allowed, library, variants
 from .packing import TALLEST, Choice
+from .tuning import cpu_model
 
 TOLERANCE = 1e-4
 
 
 @functools.cache
 def best_variant() -> str:
-    """Return the fastest instruction set whose results agree with the portable kernels."""
+    """Return the fastest instruction set whose results agree with the portable kernels.
+
+    That they agree is remembered in the cache folder for this library and CPU. That they do not is found out each time.
+    """
     names = variants()
     for name in names[:-1]:
+        known = _agreed(name)
+        if known.exists():
+            return name
         if agrees(name):
+            with contextlib.suppress(OSError):  # then the next process checks again
+                known.parent.mkdir(parents=True, exist_ok=True)
+                known.touch()
             return name
         warnings.warn(f"the {name} kernels disagree with the portable ones on this CPU and are not used", stacklevel=2)
     return names[-1]
+
+
+def _agreed(variant: str) -> Path:
+    """The file that exists if the kernels of this very library, and its generated code, have agreed on this CPU model."""
+    hasher = hashlib.sha256(Path(library()._name).read_bytes())
+    hasher.update(f"|{cpu_model()}|{variant}|{jit_allowed()}".encode())
+    return cache_folder() / "checked" / hasher.hexdigest()[:32]
 
 
 def agrees(variant: str) -> bool:
