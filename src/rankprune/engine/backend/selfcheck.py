@@ -42,7 +42,7 @@ def best_variant() -> str:
 
 
 def _agreed(variant: str) -> Path:
-    """The file that exists if the kernels of this very library, and its generated code, have agreed on this CPU model."""
+    """The file that exists if the kernels of this library, and its generated code, have agreed on this CPU model."""
     hasher = hashlib.sha256(Path(library()._name).read_bytes())
     hasher.update(f"|{cpu_model()}|{variant}|{jit_allowed()}".encode())
     return cache_folder() / "checked" / hasher.hexdigest()[:32]
