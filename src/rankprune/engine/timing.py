@@ -22,8 +22,8 @@ def samples(calls: Sequence[Callable[[], Any]], settled: Settled | None = None) 
     """Time calls in interleaved rounds, so that a slow phase of the machine affects all of them.
 
     A short call is made twice per round and only the second one counts, because idle threads of torch keep spinning on
-    a core for a while; a long one only in the first round, to warm up. With two calls and no
-    question to be settled, rounds continue until their ratio is known or patience ends.
+    a core for a while; a long one only in the first round, to warm up. With two calls and no question to be settled,
+    rounds continue until their ratio is known or patience ends.
 
     Args:
         calls: The functions.
