@@ -31,7 +31,7 @@ test-all: lint
 	$(PYTEST) -m "long or not long"
 
 # DEEPSPARSE=ENVIRONMENT: a virtual environment with deepsparse==1.8.0 to compare with
-ENGINE := resnet50 resnet50-batch deit-s cifar dense growth growth-batch
+ENGINE := resnet50 resnet50-batch deit-s cifar dense growth growth-batch busy
 bench: $(STAMP)
 	mkdir -p results/benchmarks
 	for b in rank update overhead scale compile; do $(BIN)/python benchmarks/$$b.py 2>/dev/null | tee results/benchmarks/$$b.txt; done

@@ -1,6 +1,7 @@
 """The engine beside torch, ONNX Runtime and DeepSparse, in turns; with the roofline, and how time grows.
 
     python benchmarks/engine.py SUITE [--deepsparse ENVIRONMENT]     resnet50, resnet50-batch, deit-s, cifar, ...
+    python benchmarks/engine.py busy                                 slowdown while other processes keep the cores busy
     python benchmarks/engine.py trained --run FOLDER                 a trained network beside its twin with ERK masks
 
 ENVIRONMENT is a virtual environment with deepsparse==1.8.0.
@@ -16,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from _busy import busy
 from rankprune import prune
 from rankprune.engine.backend import native
 from rankprune.engine.backend.engine import default_threads
@@ -49,6 +51,7 @@ SUITES = {
     "growth": Suite(RESNET, 224, (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99), (1,), ("onnxruntime",)),
     "growth-batch": Suite(RESNET, 224, (0.95,), (1, 2, 4, 8, 16, 32), ("onnxruntime",)),
 }
+BUSY = (("cifar-resnet20", 32, 0.95), ("torchvision:resnet50", 224, 0.95))
 
 
 def masked(name: str, sparsity: float, size: int) -> nn.Module:
@@ -95,7 +98,7 @@ def trained(bench: Bench, run: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suite", choices=[*SUITES, "trained"])
+    parser.add_argument("suite", choices=[*SUITES, "busy", "trained"])
     parser.add_argument("--run", type=Path, metavar="FOLDER")
     parser.add_argument("--deepsparse", metavar="ENVIRONMENT")
     parser.add_argument("--threads", type=int, default=default_threads())
@@ -108,6 +111,11 @@ def main() -> None:
     bench = Bench(args.threads, args.rounds, args.deepsparse)
     if args.suite == "trained":
         return trained(bench, args.run)
+    if args.suite == "busy":
+        for name, size, sparsity in BUSY:
+            model = masked(name, sparsity, size)
+            busy(f"{name} at {sparsity:.0%}", model, (1, 3, size, size), args.threads, args.rounds)
+        return None
     suite = SUITES[args.suite]
     for name in suite.models:
         for batch in suite.batches:

@@ -33,7 +33,7 @@ def times(monkeypatch, tmp_path):
     seen: list[int] = []
 
     def install(give: Callable[[int], Sequence[float]]) -> list[int]:
-        def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
+        def in_turns(calls: Sequence[Callable[[], Any]], settled: object = None) -> list[float]:
             for call in calls:
                 call()
             seen.append(len(calls))
@@ -142,6 +142,22 @@ def test_long_calls_are_warmed_up_once(monkeypatch):
     rounds = len(seconds[0])
     assert rounds >= timing.ROUNDS[0]
     assert order == ["a", "a", "b", "b"] + ["a", "b"] * (rounds - 1)
+
+
+def test_a_comparison_ends_early_only_when_it_is_settled(monkeypatch):
+    monkeypatch.setattr(timing, "BUDGET", 60.0)
+    rounds: list[int] = []
+
+    def settled(seconds: list[list[float]]) -> bool:
+        rounds.append(len(seconds[0]))
+        return len(rounds) == 2
+
+    seconds = timing.samples([lambda: None, lambda: None], settled)
+    assert rounds == [timing.ROUNDS[0], timing.ROUNDS[0] + 1]
+    assert [len(s) for s in seconds] == [timing.ROUNDS[0] + 1] * 2
+    assert fallback._one_is_best([[2.0, 2.1, 2.0], [1.0, 1.1, 1.0]])
+    assert not fallback._one_is_best([[2.0, 2.1, 2.0], [1.0, 1.1, 1.98]])  # one of the fast call's rounds was slow
+    assert not fallback._one_is_best([[2.0, 2.1, 2.0], [1.0, 1.1, 1.0], [1.0, 1.1, 1.0]])
 
 
 def test_the_best_thread_count_is_kept_and_named(times, monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankprune.engine.backend import build, native
+from rankprune.engine.backend import build, native, selfcheck
 
 # A compiler that takes no time: it counts its calls and "links" by copying a library that the real one has made.
 COMPILER = """\
@@ -140,3 +140,40 @@ def test_a_library_of_other_sources_stays(cache: Cache) -> None:
     assert cache.use().returncode == 0
     assert other.exists()
     assert len(cache.libraries()) == 2
+
+
+def test_agreement_with_the_portable_kernels_is_remembered_and_disagreement_is_not(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(native.variants()) == 1:
+        pytest.skip("this CPU has the portable kernels only")
+    monkeypatch.setattr(native, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(selfcheck, "cache_folder", lambda: tmp_path)
+    checked: list[str] = []
+    sound = True
+
+    def agrees(variant: str) -> bool:
+        checked.append(variant)
+        return sound
+
+    def best() -> str:
+        selfcheck.best_variant.cache_clear()  # as in a new process
+        try:
+            return selfcheck.best_variant()
+        finally:
+            selfcheck.best_variant.cache_clear()
+
+    monkeypatch.setattr(selfcheck, "agrees", agrees)
+    first, *others = native.variants()
+    sound = False
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="disagree"):
+            assert best() == others[-1]
+    assert checked == [first, *others[:-1]] * 2
+    sound = True
+    checked.clear()
+    assert [best(), best()] == [first, first]
+    assert checked == [first]
+    monkeypatch.setattr(selfcheck, "cpu_model", lambda: "another CPU")
+    assert best() == first
+    assert checked == [first, first]

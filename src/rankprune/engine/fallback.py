@@ -102,10 +102,16 @@ def best_threads(program: Program, call: Call, limit: int) -> dict[int, float]:
         program.use_threads(threads)
         program.run(call.batch, call.tensors)
 
-    seconds = dict(zip(counts, in_turns([functools.partial(run, n) for n in counts])))
+    seconds = dict(zip(counts, in_turns([functools.partial(run, n) for n in counts], _one_is_best)))
     chosen = next(n for n in counts if seconds[n] <= SAME * min(seconds.values()))
     program.use_threads(chosen)
     return {**{n: s for n, s in seconds.items() if n != chosen}, chosen: seconds[chosen]}
+
+
+def _one_is_best(seconds: list[list[float]]) -> bool:
+    """Whether one call was faster than every other in all rounds, by more than what counts as the same."""
+    least = min(seconds, key=min)
+    return all(SAME * max(least) < min(other) for other in seconds if other is not least)
 
 
 def _slower(program: Program, native: Native, batch: int, values: dict[Any, Any]) -> bool:

@@ -7,23 +7,27 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-BUDGET = 0.3  # seconds of a comparison, after the minimum number of rounds
-PATIENCE = 1.0  # seconds after which the comparison of two calls ends although their ratio is not known
+BUDGET = 0.2  # seconds of a comparison, after the minimum number of rounds
+PATIENCE = 0.5  # seconds after which the comparison of two calls ends although their ratio is not known
 ROUNDS = (3, 40)  # minimum and maximum number of rounds
 LONG = 0.05  # seconds of a call that takes much longer than threads spin and caches fill
 KNOWN = 0.1  # a ratio is known if its interquartile range is below this fraction of it
 NOISY = 1.25  # timings are noisy if the quartiles' ratio is above this
 
 
-def samples(calls: Sequence[Callable[[], Any]]) -> list[list[float]]:
+Settled = Callable[[list[list[float]]], bool]
+
+
+def samples(calls: Sequence[Callable[[], Any]], settled: Settled | None = None) -> list[list[float]]:
     """Time calls in interleaved rounds, so that a slow phase of the machine affects all of them.
 
     A short call is made twice per round and only the second one counts, because idle threads of torch keep spinning on
-    a core for a while; a long one only in the first round, to warm up. With two calls, rounds continue until their
-    ratio is known or patience ends.
+    a core for a while; a long one only in the first round, to warm up. With two calls and no question to be settled,
+    rounds continue until their ratio is known or patience ends.
 
     Args:
         calls: The functions.
+        settled: Whether the seconds so far decide the question, so that no further rounds are needed.
 
     Returns:
         Seconds of each call in every round.
@@ -35,8 +39,13 @@ def samples(calls: Sequence[Callable[[], Any]]) -> list[list[float]]:
             if not seconds[i] or min(seconds[i]) < LONG:
                 call()
             seconds[i].append(_seconds(call))
+        if turn < ROUNDS[0]:
+            continue
         spent = time.perf_counter() - began
-        if turn >= ROUNDS[0] and spent > BUDGET and (len(calls) != 2 or spent > PATIENCE or _known(*seconds)):
+        if settled is not None and settled(seconds):
+            break
+        ratio_wanted = len(calls) == 2 and settled is None
+        if spent > BUDGET and (not ratio_wanted or spent > PATIENCE or _known(*seconds)):
             break
     return seconds
 
@@ -47,16 +56,17 @@ def _seconds(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def in_turns(calls: Sequence[Callable[[], Any]]) -> list[float]:
+def in_turns(calls: Sequence[Callable[[], Any]], settled: Settled | None = None) -> list[float]:
     """Time calls in interleaved rounds.
 
     Args:
         calls: The functions.
+        settled: As in `samples`.
 
     Returns:
         Minimum seconds of each call.
     """
-    return [min(seconds) for seconds in samples(calls)]
+    return [min(seconds) for seconds in samples(calls, settled)]
 
 
 def ratios(reference: Sequence[float], other: Sequence[float]) -> tuple[float, float]:

@@ -163,8 +163,9 @@ def multiply(state: Lowering, node: Node, source: Source) -> None:
     packed = state.packs.get(state.node, weight, source.taps, channel, groups, choice, numbers)
     parts = -(-rows // choice.height)
     shares = split(slabs * parts, state.threads, -(-weight.shape[0] // choice.width))
-    # A thread keeps to its part of the image, or to its channels where the image has too few parts.
-    by_group = (parts if out.joined and not columns else slabs) < state.threads
+    # A thread keeps to its part of the image or tokens, or to its channels where those have too few parts.
+    in_parts = (out.joined and not columns) or len(out.shape) == 2
+    by_group = (parts if in_parts else slabs) < state.threads
     state.used[state.node] = choice
     state.rows[state.node] = rows
     state.packed[state.node] = PackedWeight(weight, packed, source.taps, channel, groups, choice)

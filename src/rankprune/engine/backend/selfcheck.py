@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import math
 import warnings
+from pathlib import Path
 
 import numpy as np
 
 from rankprune.engine.graph.graph import Graph, Node, Weight
 
 from .lowering import lower
-from .native import ACTIVATIONS, variants
+from .native import ACTIVATIONS, cache_folder, jit_allowed, library, variants
 from .packing import TALLEST, Choice
+from .tuning import cpu_model
 
 TOLERANCE = 1e-4
 
 
 @functools.cache
 def best_variant() -> str:
-    """Return the fastest instruction set whose results agree with the portable kernels."""
+    """Return the fastest instruction set whose results agree with the portable kernels.
+
+    That they agree is remembered in the cache folder for this library and CPU. That they do not is found out each time.
+    """
     names = variants()
     for name in names[:-1]:
+        known = _agreed(name)
+        if known.exists():
+            return name
         if agrees(name):
+            with contextlib.suppress(OSError):  # then the next process checks again
+                known.parent.mkdir(parents=True, exist_ok=True)
+                known.touch()
             return name
         warnings.warn(f"the {name} kernels disagree with the portable ones on this CPU and are not used", stacklevel=2)
     return names[-1]
+
+
+def _agreed(variant: str) -> Path:
+    """The file that exists if the kernels of this library, and its generated code, have agreed on this CPU model."""
+    hasher = hashlib.sha256(Path(library()._name).read_bytes())
+    hasher.update(f"|{cpu_model()}|{variant}|{jit_allowed()}".encode())
+    return cache_folder() / "checked" / hasher.hexdigest()[:32]
 
 
 def agrees(variant: str) -> bool:
@@ -165,19 +185,20 @@ def token_net(rng: np.random.Generator) -> Graph:
     Returns:
         The network.
     """
-    shapes: list[tuple[int, ...]] = [(11, 12), (11, 36), (11, 12), (11, 12), (11, 22), (11, 22), (11, 22)]
+    t = 53  # 32, 16 and 5 tokens: attention and products have a kernel for each
+    shapes: list[tuple[int, ...]] = [(t, 12), (t, 36), (t, 12), (t, 12), (t, 2 * t), (t, 2 * t), (t, 2 * t)]
     graph = Graph(shapes, [], [0], [6])
     one = np.ones(12, np.float32)
     heads = {name: [0, at, 0, 0, 0, 6, 1, 0, 0, 1] for name, at in (("q", 0), ("k", 12), ("v", 24))}
     scale = {"scale": np.full((1, 1), 0.4, np.float32)}
     both = {name: [0, 0, 0, 0, 0, 6, 1, 0, 0, 1] for name in "ab"}
-    mixed = rng.permutation(11 * 22).reshape(11, 22).astype(np.int32)
+    mixed = rng.permutation(t * 2 * t).reshape(t, 2 * t).astype(np.int32)
     zeros = {"bias": np.zeros(36, np.float32)}
     graph.nodes = [
         Node("linear", [0], 1, attrs={"activation": "gelu"}, weight=_sparse(rng, 36, 12), arrays=zeros),
-        Node("attention", [1, 1, 1], 2, attrs={**heads, "sizes": [1, 2, 11, 11, 6, 6], "stacked": 0}, arrays=scale),
+        Node("attention", [1, 1, 1], 2, attrs={**heads, "sizes": [1, 2, t, t, 6, 6], "stacked": 0}, arrays=scale),
         Node("layernorm", [2], 3, attrs={"eps": 1e-5}, arrays={"weight": one, "bias": one}),
-        Node("product", [3, 3], 4, attrs={**both, "sizes": [1, 2, 11, 11, 6], "stacked": 0}),
+        Node("product", [3, 3], 4, attrs={**both, "sizes": [1, 2, t, t, 6], "stacked": 0}),
         Node("softmax", [4], 5, attrs={"groups": 2}),
         Node("gather", [5], 6, arrays={"index": mixed}),
     ]

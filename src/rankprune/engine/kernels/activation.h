@@ -2,7 +2,7 @@
 // and infinite above 88.37, so that x sigmoid(x) and the like are -0 for large negative x and NaN at -inf, as in torch.
 #pragma once
 #include "checker.h"
-#include "vec.h"
+#include "gelu16.h"
 
 namespace rankprune {
 namespace {
@@ -23,6 +23,32 @@ static inline Vec exp(Vec x) {
     Vec above = select_negative(most - x, Vec::of(__builtin_inff()), keep_nan(x, p * power_of_two(n)));
     return select_negative(x - least, zero(), above);
 }
+
+// 2^r for -1/2 <= r <= 1/2, within 7.5e-8 of it.
+template <class V>
+static inline V power_of_fraction(V r) {
+    V p = V::of(0.00132764725f);
+    p = p * r + V::of(0.00967554096f);
+    p = p * r + V::of(0.0555071309f);
+    p = p * r + V::of(0.240221202f);
+    p = p * r + V::of(0.693146944f);
+    return p * r + V::of(1.00000012f);
+}
+
+// exp of x <= 0 or NaN, for softmax: 0 where the result would be below 2^-126.
+static inline Vec exp_to_one(Vec x) {
+    Vec t = x * Vec::of(1.44269504f), least = Vec::of(-126.f), c = max(t, least);  // -126 for NaN
+    Vec shift = Vec::of(12582912.f), n = (c + shift) - shift;                      // as in exp
+    return select_negative(t - least, zero(), keep_nan(x, power_of_fraction(c - n) * power_of_two(n)));
+}
+#if defined(__AVX512F__)
+static inline Vec16 exp_to_one(Vec16 x) {
+    const __m512 t = (x * Vec16::of(1.44269504f)).v;
+    const __mmask16 kept = _mm512_cmp_ps_mask(t, _mm512_set1_ps(-126.f), _CMP_NLT_UQ);  // NaN too
+    const __m512 n = _mm512_maskz_roundscale_ps(0xffff, t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return {_mm512_maskz_scalef_ps(kept, power_of_fraction(Vec16{t - n}).v, n)};
+}
+#endif
 
 static inline Vec sigmoid(Vec x) { return Vec::of(1.f) / (Vec::of(1.f) + exp(zero() - x)); }
 
@@ -122,6 +148,20 @@ static inline Vec activate(Vec x, const Active& how) {
         case kAbs: return magnitude(x);
         default: return x;
     }
+}
+
+// Activates `count` vectors of 16 floats in place, each `stride` floats after the one before.
+// Not inlined, because many kernels call it.
+__attribute__((noinline)) static void activate_vectors(float* p, int64_t count, int64_t stride, const Active& how) {
+#if defined(__AVX512F__)
+    if (how.kind == kGelu) {
+        for (int64_t i = 0; i < count; i++, p += stride) gelu(Vec16::load(p)).store(p);
+        return;
+    }
+#endif
+    for (int64_t i = 0; i < count; i++, p += stride)
+        for (int64_t lane = 0; lane < 2 * kLanes; lane += kLanes)
+            activate(Vec::load(p + lane), how).store(p + lane);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace rankprune {
     X(kPlaneChannels, 8)   /* channels of a task that makes planes */          \
     X(kLinearOutputs, 16)  /* outputs of a task of a linear layer */           \
     X(kGatherCount, 4096)  /* elements of a task of a gather */                \
-    X(kTokens, 16)         /* rows of a task of a product or of attention */   \
+    X(kTokens, 32)         /* rows of a task of a product or of attention */   \
     X(kBinaryRows, 512)    /* rows of a task of a binary operator */           \
     X(kAxes, 8)            /* loops of a nest of a move */                     \
     X(kMostThreads, 1024)

@@ -108,10 +108,7 @@ static void run_jit_conv(const void* params, int64_t task, float* arena, float* 
                 continue;
             }
             kernel(in + row * kLanes, skip, to, c.out.chan * 4, c.res.chan * 4, masks);
-            if (c.activation.kind <= kRelu) continue;
-            for (int64_t i = 0; i < channels; i++)
-                for (int64_t y = 0; y < kPair; y += kLanes)
-                    activate(Vec::load(to + i * c.out.chan + y), c.activation).store(to + i * c.out.chan + y);
+            if (c.activation.kind > kRelu) activate_vectors(to, channels, c.out.chan, c.activation);
         }
     }
 }

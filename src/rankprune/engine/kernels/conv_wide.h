@@ -65,8 +65,10 @@ static inline void store_result(const Run& r, Tile<N>& sum, const float* res, fl
     if (res) sum.add(res);
     if (r.activation.kind == kRelu) sum.relu();
     sum.store(out);
-    if (r.activation.kind > kRelu)
-        for (int i = 0; i < N; i++) activate(Vec::load(out + kLanes * i), r.activation).store(out + kLanes * i);
+    if (r.activation.kind > kRelu) {
+        activate_vectors(out, N / 2, 2 * kLanes, r.activation);
+        if (N % 2) activate(Vec::load(out + kLanes * (N - 1)), r.activation).store(out + kLanes * (N - 1));
+    }
 }
 
 // One output channel by N rows. Four taps at a time: one load for their values and one for their offsets, because each

@@ -55,26 +55,34 @@ static void run_binary(const void* params, int64_t task, float* arena, float*) {
     }
 }
 
-// R rows of 8 pixels or tokens at once; two rows are a cache line.
-template <int R>
-static void norm_rows(const Norm& p, const float* in, float* out) {
-    Vec mean[R], variance[R], scale = Vec::of(1.f / float(p.channels));
-    for (int r = 0; r < R; r++) mean[r] = variance[r] = zero();
-    for (int64_t c = 0; c < p.channels; c++)
-        for (int r = 0; r < R; r++) mean[r] = mean[r] + Vec::load(in + c * p.in.chan + r * kLanes);
-    for (int r = 0; r < R; r++) mean[r] = mean[r] * scale;
-    for (int64_t c = 0; c < p.channels; c++)
-        for (int r = 0; r < R; r++) {
-            Vec d = Vec::load(in + c * p.in.chan + r * kLanes) - mean[r];
-            variance[r].fma(d, d);
-        }
-    for (int r = 0; r < R; r++)
-        variance[r] = Vec::of(1.f) / square_root(variance[r] * scale + Vec::of(float(p.eps)));
+// Normalises the channels of R vectors of pixels or tokens. Four sums each, because additions to one wait for each other.
+template <class V, int R>
+static inline void norm_rows(const Norm& p, const float* in, float* out) {
+    constexpr int kSums = 4;
+    V mean[R], scale[R], sum[kSums][R];
+    const V share = V::of(1.f / float(p.channels));
+    const auto total = [&](auto add) {
+        RP_UNROLL for (int k = 0; k < kSums; k++)
+            RP_UNROLL for (int r = 0; r < R; r++) sum[k][r] = V::of(0.f);
+        int64_t c = 0;
+        const float* x = in;
+        for (; c + kSums <= p.channels; c += kSums)
+            RP_UNROLL for (int k = 0; k < kSums; k++, x += p.in.chan)
+                RP_UNROLL for (int r = 0; r < R; r++) add(sum[k][r], V::load(x + r * V::kFloats), r);
+        for (; c < p.channels; c++, x += p.in.chan)
+            RP_UNROLL for (int r = 0; r < R; r++) add(sum[0][r], V::load(x + r * V::kFloats), r);
+        RP_UNROLL for (int r = 0; r < R; r++) sum[0][r] = (sum[0][r] + sum[1][r]) + (sum[2][r] + sum[3][r]);
+    };
+    total([](V& s, V x, int) { s = s + x; });
+    RP_UNROLL for (int r = 0; r < R; r++) mean[r] = sum[0][r] * share;
+    total([&](V& s, V x, int r) { s.fma(x - mean[r], x - mean[r]); });
+    RP_UNROLL for (int r = 0; r < R; r++)
+        scale[r] = V::of(1.f) / square_root(sum[0][r] * share + V::of(float(p.eps)));
     for (int64_t c = 0; c < p.channels; c++) {
-        Vec w = Vec::of(p.weight[c]), b = Vec::of(p.bias[c]);
-        for (int r = 0; r < R; r++) {
-            Vec d = (Vec::load(in + c * p.in.chan + r * kLanes) - mean[r]) * variance[r];
-            (d * w + b).store(out + c * p.out.chan + r * kLanes);
+        const V w = V::of(p.weight[c]), b = V::of(p.bias[c]);
+        RP_UNROLL for (int r = 0; r < R; r++) {
+            V d = (V::load(in + c * p.in.chan + r * V::kFloats) - mean[r]) * scale[r];
+            (d * w + b).store(out + c * p.out.chan + r * V::kFloats);
         }
     }
 }
@@ -94,25 +102,37 @@ static void run_norm(const void* params, int64_t task, float* arena, float*) {
     int64_t pairs = (p.rows + 1) / 2, slab = task / pairs, row = task % pairs * 2;
     const float* in = arena + p.in.at + slab * p.in.slab + row * kLanes;
     float* out = arena + p.out.at + slab * p.out.slab + row * kLanes;
-    if (row + 2 <= p.rows)
-        norm_rows<2>(p, in, out);
-    else
-        norm_rows<1>(p, in, out);
+    if (row + 1 == p.rows) return norm_rows<Vec, 1>(p, in, out);
+#if defined(__AVX512F__)
+    norm_rows<Vec16, 1>(p, in, out);
+#else
+    norm_rows<Vec, 2>(p, in, out);
+#endif
 }
 
-static void softmax_column(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count, bool safe) {
-    Vec top = Vec::load(in);
-    for (int64_t i = 1; i < count; i++) top = max(Vec::load(in + i * in_step), top);
-    if (safe) top = max(Vec::of(-__FLT_MAX__), top);  // exp(-inf - top) is then 0
-    Vec total = zero();
-    for (int64_t i = 0; i < count; i++) {
-        Vec e = exp(Vec::load(in + i * in_step) - top);
-        total = total + e;
-        e.store(out + i * out_step);
+// exp(x - largest) of `count` rows of R vectors, and one over the sum of each lane.
+template <class V, int R>
+static inline void softmax_rows(const float* in, int64_t in_step, float* out, int64_t out_step, int64_t count, bool safe,
+                                V* inverse) {
+    V top[R], total[R];
+    RP_UNROLL for (int r = 0; r < R; r++) top[r] = V::load(in + r * V::kFloats);
+    for (int64_t i = 1; i < count; i++)
+        RP_UNROLL for (int r = 0; r < R; r++) top[r] = max(V::load(in + i * in_step + r * V::kFloats), top[r]);
+    RP_UNROLL for (int r = 0; r < R; r++) {
+        if (safe) top[r] = max(V::of(-__FLT_MAX__), top[r]);  // exp(-inf - top) is then 0
+        total[r] = V::of(0.f);
     }
-    if (safe) total = keep_nan(total, max(Vec::of(__FLT_MIN__), total));  // at least 1 unless all scores were -inf
-    Vec inverse = Vec::of(1.f) / total;
-    for (int64_t i = 0; i < count; i++) (Vec::load(out + i * out_step) * inverse).store(out + i * out_step);
+    for (int64_t i = 0; i < count; i++)
+        RP_UNROLL for (int r = 0; r < R; r++) {
+            V e = exp_to_one(V::load(in + i * in_step + r * V::kFloats) - top[r]);
+            total[r] = total[r] + e;
+            e.store(out + i * out_step + r * V::kFloats);
+        }
+    RP_UNROLL for (int r = 0; r < R; r++) {
+        // At least 1 unless all scores were -inf.
+        if (safe) total[r] = keep_nan(total[r], max(V::of(__FLT_MIN__), total[r]));
+        inverse[r] = V::of(1.f) / total[r];
+    }
 }
 
 static void check_softmax(Checker& check, const Softmax& p, int64_t tasks) {
@@ -137,8 +157,11 @@ static void run_softmax(const void* params, int64_t task, float* arena, float*) 
     const Softmax& p = *static_cast<const Softmax*>(params);
     if (!p.flat) {
         int64_t first = task / p.rows * p.channels, row = task % p.rows * kLanes;
-        softmax_column(arena + p.in.at + first * p.in.chan + row, p.in.chan, arena + p.out.at + first * p.out.chan + row,
-                       p.out.chan, p.channels, p.safe);
+        float* out = arena + p.out.at + first * p.out.chan + row;
+        Vec inverse;
+        softmax_rows<Vec, 1>(arena + p.in.at + first * p.in.chan + row, p.in.chan, out, p.out.chan, p.channels, p.safe,
+                             &inverse);
+        for (int64_t i = 0; i < p.channels; i++, out += p.out.chan) (Vec::load(out) * inverse).store(out);
         return;
     }
     const float* in = arena + p.in.at;

@@ -1,5 +1,7 @@
 // Linear layer of one vector, and attention.
 #pragma once
+#include <type_traits>
+
 #include "elementwise.h"
 
 namespace rankprune {
@@ -56,33 +58,64 @@ static void run_linear(const void* params, int64_t task, float* arena, float*) {
     for (int64_t o = first; o < end; o++) arena[p.out + o] = y[o - first];
 }
 
-// K sums of R rows: sum[i][r] += a[i][t] * b[t][r], t = 0 .. count-1; scalars of a are broadcast.
-template <int K, int R>
-static inline void panel(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_step, int64_t count,
-                         float scale, float* out, int64_t out_step) {
-    Vec s[K * R];
-    RP_UNROLL for (int i = 0; i < K * R; i++) s[i] = zero();
-    for (int64_t t = 0; t < count; t++) {
-        Vec x[R];
-        RP_UNROLL for (int r = 0; r < R; r++) x[r] = Vec::loadu(b + t * b_step + r * kLanes);
-        RP_UNROLL for (int i = 0; i < K; i++) {
-            Vec v = Vec::of(a[i * a_row + t * a_step]);
-            RP_UNROLL for (int r = 0; r < R; r++) s[i * R + r].fma(v, x[r]);
-        }
+// K sums of R vectors: out[i][r] = scale[r] * sum of a[i][t] * b[t][r], t = 0 .. count-1; scalars of a are broadcast.
+template <class V, int R, int K>
+static void panel(const float* a, int64_t a_row, int64_t a_step, const float* b, int64_t b_step, int64_t count,
+                  const V* scale, float* out, int64_t out_step) {
+    V s[K][R];
+    const float* from[(K + 3) / 4];  // of every fourth sum, because there are fewer registers for addresses
+    const int64_t third = 3 * a_row;
+    RP_UNROLL for (int i = 0; i < K; i++) {
+        if (i % 4 == 0) from[i / 4] = a + i * a_row;
+        RP_UNROLL for (int r = 0; r < R; r++) s[i][r] = V::of(0.f);
     }
-    Vec f = Vec::of(scale);
+    for (int64_t t = 0; t < count; t++, b += b_step) {
+        V x[R];
+        RP_UNROLL for (int r = 0; r < R; r++) x[r] = V::loadu(b + r * V::kFloats);
+        RP_UNROLL for (int i = 0; i < K; i++) {
+            const V v = V::of(from[i / 4][i % 4 == 3 ? third : i % 4 * a_row]);
+            RP_UNROLL for (int r = 0; r < R; r++) s[i][r].fma(v, x[r]);
+        }
+        RP_UNROLL for (int i = 0; i < K; i += 4) from[i / 4] += a_step;
+    }
     RP_UNROLL for (int i = 0; i < K; i++)
-        RP_UNROLL for (int r = 0; r < R; r++) (s[i * R + r] * f).store(out + i * out_step + r * kLanes);
+        RP_UNROLL for (int r = 0; r < R; r++) (s[i][r] * scale[r]).store(out + i * out_step + r * V::kFloats);
 }
 
-template <int R>
+template <class V>
+using Panel = void (*)(const float*, int64_t, int64_t, const float*, int64_t, int64_t, const V*, float*, int64_t);
+
+// Sums of a panel: with 32 registers of 16 floats 24 of them, with 16 registers of 8 floats 12.
+template <class V, int R>
+constexpr int kMostSums = V::kFloats == 16 || R == 1 ? 12 : 6;
+
+template <class V, int R>
 static inline void product(const float* a, int64_t a_row, int64_t a_step, int64_t a_rows, const float* b,
-                           int64_t b_step, int64_t count, float scale, float* out, int64_t out_step) {
-    int64_t i = 0;
-    for (; i + 6 <= a_rows; i += 6)
-        panel<6, R>(a + i * a_row, a_row, a_step, b, b_step, count, scale, out + i * out_step, out_step);
-    for (; i < a_rows; i++)
-        panel<1, R>(a + i * a_row, a_row, a_step, b, b_step, count, scale, out + i * out_step, out_step);
+                           int64_t b_step, int64_t count, const V* scale, float* out, int64_t out_step) {
+    static const Panel<V> kPanels[12] = {
+        panel<V, R, 1>, panel<V, R, 2>, panel<V, R, 3>, panel<V, R, 4>, panel<V, R, 5>, panel<V, R, 6>,
+        panel<V, R, kMostSums<V, R> == 12 ? 7 : 6>,  panel<V, R, kMostSums<V, R> == 12 ? 8 : 6>,
+        panel<V, R, kMostSums<V, R> == 12 ? 9 : 6>,  panel<V, R, kMostSums<V, R> == 12 ? 10 : 6>,
+        panel<V, R, kMostSums<V, R> == 12 ? 11 : 6>, panel<V, R, kMostSums<V, R>>};
+    const int64_t parts = parts_of(a_rows, kMostSums<V, R>);
+    for (int64_t part = 0; part < parts; part++) {  // of about the same size, because few sums wait for each other
+        const int64_t i = part * a_rows / parts, sums = (part + 1) * a_rows / parts - i;
+        kPanels[sums - 1](a + i * a_row, a_row, a_step, b, b_step, count, scale, out + i * out_step, out_step);
+    }
+}
+
+// Calls make(vector, number of vectors, row) for the parts of up to kTokens rows in which they are computed: in the widest
+// vectors that read nothing beyond the last whole row of 8.
+template <class Make>
+static inline void in_parts(int64_t row, int64_t rows, Make make) {
+    const int64_t end = least(row + kTokens, rows);
+#if defined(__AVX512F__)
+    for (; end - row > 3 * kLanes; row += 4 * kLanes) make(Vec16{}, std::integral_constant<int, 2>{}, row);
+    for (; end - row > kLanes; row += 2 * kLanes) make(Vec16{}, std::integral_constant<int, 1>{}, row);
+#else
+    for (; end - row > kLanes; row += 2 * kLanes) make(Vec{}, std::integral_constant<int, 2>{}, row);
+#endif
+    if (row < end) make(Vec{}, std::integral_constant<int, 1>{}, row);
 }
 
 // The first of the rows of a group and head, from row `first` on.
@@ -90,22 +123,25 @@ static inline int64_t place(const Operand& o, int64_t group, int64_t head, int64
     return o.at + group * o.group + head * o.head + first * o.row;
 }
 
-// Writes columns of `valid` floats from rows of R * 8 floats in the scratch.
-template <int R>
+// Writes columns of `valid` floats from rows of R vectors in the scratch.
+template <class V, int R>
 static inline void put_columns(const float* from, int64_t columns, int64_t valid, float* out, int64_t out_step) {
-    for (int64_t c = 0; c < columns; c++, from += R * kLanes, out += out_step)
-        if (valid == R * kLanes)
-            for (int r = 0; r < R; r++) Vec::load(from + r * kLanes).storeu(out + r * kLanes);
+    constexpr int64_t kStep = R * V::kFloats;
+    for (int64_t c = 0; c < columns; c++, from += kStep, out += out_step)
+        if (valid == kStep)
+            for (int r = 0; r < R; r++) V::load(from + r * V::kFloats).storeu(out + r * V::kFloats);
         else
             memcpy(out, from, sizeof(float) * size_t(valid));
 }
 
-template <int R>
+template <class V, int R>
 static void multiply(const Product& p, int64_t group, int64_t head, int64_t row, float* arena, float* scratch) {
-    product<R>(arena + place(p.b, group, head, 0), p.b.row, p.b.depth, p.columns, arena + place(p.a, group, head, row),
-               p.a.depth, p.depth, float(p.scale), scratch, R * kLanes);
-    put_columns<R>(scratch, p.columns, least(p.rows - row, R * kLanes), arena + place(p.out, group, head, row),
-                   p.out.depth);
+    constexpr int64_t kStep = R * V::kFloats;
+    V scale[R];
+    for (int r = 0; r < R; r++) scale[r] = V::of(float(p.scale));
+    product<V, R>(arena + place(p.b, group, head, 0), p.b.row, p.b.depth, p.columns, arena + place(p.a, group, head, row),
+                  p.a.depth, p.depth, scale, scratch, kStep);
+    put_columns<V, R>(scratch, p.columns, least(p.rows - row, kStep), arena + place(p.out, group, head, row), p.out.depth);
 }
 
 // The last float of an operand, relative to its start.
@@ -133,33 +169,33 @@ static void run_product(const void* params, int64_t task, float* arena, float* s
     const Product& p = *static_cast<const Product*>(params);
     int64_t parts = (p.rows + kTokens - 1) / kTokens, row = task % parts * kTokens, head = task / parts % p.heads;
     int64_t group = task / parts / p.heads;
-    if (p.rows - row > kLanes)
-        multiply<2>(p, group, head, row, arena, scratch);
-    else
-        multiply<1>(p, group, head, row, arena, scratch);
+    in_parts(row, p.rows, [&](auto vector, auto count, int64_t first) {
+        multiply<decltype(vector), decltype(count)::value>(p, group, head, first, arena, scratch);
+    });
 }
 
-template <int R>
+template <class V, int R>
 static void attend(const Attention& p, int64_t group, int64_t head, int64_t token, float* arena, float* scratch) {
-    constexpr int64_t kStep = R * kLanes;
-    float scale = p.scale[group * p.scale_group + head * p.scale_head];
-    product<R>(arena + place(p.k, group, head, 0), p.k.row, p.k.depth, p.keys, arena + place(p.q, group, head, token),
-               p.q.depth, p.dim, scale, scratch, kStep);
+    constexpr int64_t kStep = R * V::kFloats;
+    V factor[R];
+    for (int r = 0; r < R; r++) factor[r] = V::of(p.scale[group * p.scale_group + head * p.scale_head]);
+    product<V, R>(arena + place(p.k, group, head, 0), p.k.row, p.k.depth, p.keys, arena + place(p.q, group, head, token),
+                  p.q.depth, p.dim, factor, scratch, kStep);
     if (p.bias.at >= 0) {
         const float* bias = (p.constant ? p.constant : arena) + place(p.bias, group, head, token);
         for (int64_t key = 0; key < p.keys; key++)
             for (int r = 0; r < R; r++) {
-                float* s = scratch + key * kStep + r * kLanes;
+                float* s = scratch + key * kStep + r * V::kFloats;
                 const float* b = bias + key * p.bias.depth;
-                (Vec::load(s) + (p.bias.row ? Vec::loadu(b + r * kLanes) : Vec::of(*b))).store(s);
+                (V::load(s) + (p.bias.row ? V::loadu(b + r * V::kFloats) : V::of(*b))).store(s);
             }
     }
-    for (int r = 0; r < R; r++) softmax_column(scratch + r * kLanes, kStep, scratch + r * kLanes, kStep, p.keys, p.safe);
+    softmax_rows<V, R>(scratch, kStep, scratch, kStep, p.keys, p.safe, factor);
     float* made = scratch + p.keys * kStep;
-    product<R>(arena + place(p.v, group, head, 0), p.v.depth, p.v.row, p.value_dim, scratch, kStep, p.keys, 1.f, made,
-               kStep);
-    put_columns<R>(made, p.value_dim, least(p.tokens - token, kStep), arena + place(p.out, group, head, token),
-                   p.out.depth);
+    product<V, R>(arena + place(p.v, group, head, 0), p.v.depth, p.v.row, p.value_dim, scratch, kStep, p.keys, factor,
+                  made, kStep);
+    put_columns<V, R>(made, p.value_dim, least(p.tokens - token, kStep), arena + place(p.out, group, head, token),
+                      p.out.depth);
 }
 
 static void check_attention(Checker& check, const Attention& p, int64_t tasks) {
@@ -192,10 +228,9 @@ static void run_attention(const void* params, int64_t task, float* arena, float*
     const Attention& p = *static_cast<const Attention*>(params);
     int64_t parts = (p.tokens + kTokens - 1) / kTokens, token = task % parts * kTokens;
     int64_t head = task / parts % p.heads, group = task / parts / p.heads;
-    if (p.tokens - token > kLanes)
-        attend<2>(p, group, head, token, arena, scratch);
-    else
-        attend<1>(p, group, head, token, arena, scratch);
+    in_parts(token, p.tokens, [&](auto vector, auto count, int64_t first) {
+        attend<decltype(vector), decltype(count)::value>(p, group, head, first, arena, scratch);
+    });
 }
 
 }  // namespace

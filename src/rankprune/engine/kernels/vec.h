@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#define RP_UNROLL _Pragma("GCC unroll 16")
+#define RP_UNROLL _Pragma("GCC unroll 32")
 
 namespace rankprune {
 namespace {
@@ -13,6 +13,7 @@ typedef float F8 __attribute__((vector_size(32)));
 typedef int32_t I8 __attribute__((vector_size(32)));
 
 struct Vec {
+    static constexpr int kFloats = 8;
     F8 v;
     static inline Vec load(const float* p) { return {*reinterpret_cast<const F8*>(p)}; }
     static inline Vec loadu(const float* p) { Vec r; memcpy(&r.v, p, 32); return r; }
@@ -60,6 +61,7 @@ typedef float F4 __attribute__((vector_size(16)));
 typedef int32_t I4 __attribute__((vector_size(16)));
 
 struct Vec {
+    static constexpr int kFloats = 8;
     F4 lo, hi;
     static inline Vec load(const float* p) {
         return {*reinterpret_cast<const F4*>(p), *reinterpret_cast<const F4*>(p + 4)};
