@@ -360,6 +360,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default:.* updates its masks")
 def test_warnings_of_the_package_are_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["epochs=1", "method.every=1", "data.limit_train=256", "data.limit_test=50"]
     assert main(["train", "fashion-gmp-95", *small, "--out", str(tmp_path)]) == 0
