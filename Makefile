@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 # tests/conftest.py sets the order: files that take longest come first, so that no worker is left with one at the end.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all lint suite suite-all bench docs clean
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -24,10 +24,17 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+# lint beside the suite: mypy uses one core for most of a minute.
+test: $(STAMP)
+	$(MAKE) -j2 lint suite
+
+test-all: $(STAMP)
+	$(MAKE) -j2 lint suite-all
+
+suite: $(STAMP)
 	$(PYTEST)
 
-test-all: lint
+suite-all: $(STAMP)
 	$(PYTEST) -m "long or not long"
 
 # DEEPSPARSE=ENVIRONMENT: a virtual environment with deepsparse==1.8.0 to compare with

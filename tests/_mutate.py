@@ -1,4 +1,4 @@
-"""Seeded damage to the files of every format we read, and a program that reads them: `_mutate.py FORMAT SEED COUNT`.
+"""Seeded damage to the files of every format we read, and a program that reads them: `_mutate.py FORMAT,… SEED COUNT`.
 
 A case is a good file with bits flipped, parts cut or repeated, or a field of its description made extreme, its checksum
 right again. Reading it must end soon, in a result or in one of the format's own exceptions with one sentence.
@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import pickle
 import random
 import resource
@@ -18,6 +19,7 @@ import signal
 import struct
 import sys
 import tempfile
+import traceback
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -529,8 +531,8 @@ def attack(name: str, seed: int, count: int) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    name, seed, count, *library = sys.argv[1:]
+def bounded(name: str, seed: int, count: int, library: list[str]) -> dict[str, Any]:
+    """`attack` with the bounds that a reader must keep to."""
     faulthandler.enable()
     faulthandler.register(signal.SIGPROF, chain=True)  # the traceback of a case that takes too long, then the end
     if library:  # kernels with sanitizers, which need all addresses; their own option bounds the memory
@@ -538,11 +540,31 @@ def main() -> None:
 
         bound = native.bind(Path(library[0]))
         native.library = lambda: bound  # type: ignore[assignment]
-    attack(name, int(seed), 3)  # which imports what it needs
+    attack(name, seed, 3)  # which imports what it needs
     if not library:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30),) * 2)
-    print(json.dumps(attack(name, int(seed), int(count))))
+    return attack(name, seed, count)
+
+
+def main() -> None:
+    """Each format in a process of its own, forked from this one, which has imported for all of them what is slow."""
+    names, seed, count, *library = sys.argv[1:]
+    if "," in names:
+        import torch  # noqa: F401
+    for name in names.split(","):
+        print(name, file=sys.stderr, flush=True)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                print(json.dumps({"name": name, **bounded(name, int(seed), int(count), library)}), flush=True)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
+        if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            raise SystemExit(f"{name} ended with {code}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -20,7 +21,8 @@ def on_ranks(count: int, work: Work, folder: Path) -> list[dict[str, Any]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(_worker, args=(count, port, folder, work), nprocs=count)
+    multiprocessing.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp"])  # slow to import: once, not by each
+    mp.start_processes(_worker, args=(count, port, folder, work), nprocs=count, start_method="forkserver")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
 
 

@@ -12,8 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # tests share tests/_nets.py
 
 # Files that take longest. They come first, so that with a file per worker none is left with one of them at the end.
 LONGEST = (
-    "test_kill.py", "test_torchrun.py", "test_contract.py", "test_fuzz.py", "test_distributed.py", "test_sharded.py",
-    "test_sweep.py", "test_browser.py", "test_cli.py", "test_networks.py", "test_extras.py", "test_foreign_run.py",
+    "test_kill.py", "test_torchrun.py", "test_contract.py", "test_cli.py", "test_networks.py", "test_browser.py",
+    "test_attention.py", "test_distributed.py", "test_work.py", "test_reopen.py", "test_sweep.py", "test_fuzz.py",
+    "test_resume.py", "test_extras.py", "test_transformers.py", "test_latent_gradients.py", "test_sharded.py",
 )  # fmt: skip
 
 

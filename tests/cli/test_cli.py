@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import rankprune
+from _runs import HereRunner
 from rankprune.cli import build_parser, main
 from rankprune.cli.arguments import positionals_first
 from rankprune.lab.models import create_model
@@ -263,7 +264,8 @@ def test_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "missing no_such_library: pip install 'rankprune[onnx]'" in capsys.readouterr().out
 
 
-def test_demo_in_miniature(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("rankprune.lab.sweep.sweep.make_runner", lambda *_: HereRunner())  # tests of sweeps start processes
     assert main(["demo", "--smoke", "--out", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     for word in ("smoke-fashion-dense", *(f"smoke-fashion-{name}-99.5" for name in ("feather", "rpg", "gmp")), "δ=", "12,622 of 2,524,448"):
@@ -358,6 +360,7 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "Traceback" in capsys.readouterr().err
 
 
+@pytest.mark.filterwarnings("default:.* updates its masks")
 def test_warnings_of_the_package_are_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = ["epochs=1", "method.every=1", "data.limit_train=256", "data.limit_test=50"]
     assert main(["train", "fashion-gmp-95", *small, "--out", str(tmp_path)]) == 0

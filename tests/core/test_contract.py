@@ -14,6 +14,7 @@ import rankprune as rp
 from _nets import NETS, adamw, batch, cnn, sgd, train
 from rankprune.core.budget import kept
 from rankprune.core.form import MaskedForm
+from rankprune.core.settings import settings_of
 
 METHODS = rp.list_methods()
 STEPS = 24
@@ -22,8 +23,7 @@ SHORT = {"every": 3}
 
 
 def hyper(name: str) -> dict[str, Any]:
-    fields = rp.method_info(name).cls.__dataclass_fields__
-    return {key: value for key, value in SHORT.items() if key in fields}
+    return {key: value for key, value in SHORT.items() if key in settings_of(rp.method_info(name).cls)}
 
 
 def start(name: str, model: nn.Module, optimizer: Any, sparsity: float = 0.9, **options: Any) -> rp.Sparsifier:

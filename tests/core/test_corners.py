@@ -14,13 +14,14 @@ from torch import Tensor, nn
 import rankprune as rp
 from _nets import adamw, batch, cnn, sgd, train
 from rankprune.core.method import Latent
+from rankprune.core.settings import settings_of
 
 LATENT = [name for name in rp.list_methods() if issubclass(rp.method_info(name).cls, Latent)]
 STEPS = 24
 
 
 def start(name: str, model: nn.Module, optimizer: Any, **options: Any) -> rp.Sparsifier:
-    every = {"every": 3} if "every" in rp.method_info(name).cls.__dataclass_fields__ else {}
+    every = {"every": 3} if "every" in settings_of(rp.method_info(name).cls) else {}
     data = {"data": [batch(100)], "loss_fn": nn.functional.cross_entropy} if "data" in rp.method_info(name).needs else {}
     return rp.attach(model, optimizer, name, sparsity=0.9, total_steps=STEPS, **{**every, **data, **options})
 

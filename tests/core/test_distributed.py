@@ -12,6 +12,7 @@ from torch import nn
 import rankprune as rp
 from _nets import batch
 from _ranks import assert_same, on_ranks
+from rankprune.core.settings import settings_of
 from rankprune.core.shards import RowShards
 
 STEPS = 12
@@ -28,8 +29,7 @@ def net() -> nn.Module:
 
 def run(name: str, model: nn.Module, rank: int, world: int, resume_at: int | None = None) -> dict[str, torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    fields = rp.method_info(name).cls.__dataclass_fields__
-    options: dict[str, Any] = {"every": 3} if "every" in fields else {}
+    options: dict[str, Any] = {"every": 3} if "every" in settings_of(rp.method_info(name).cls) else {}
     data = [batch(100 + i, torch.float64) for i in range(4)]  # for the methods that need some
     options |= {"data": data, "loss_fn": nn.functional.cross_entropy}
     sp = rp.attach(model, optimizer, name, sparsity=0.8, total_steps=STEPS, seed=1, **options)

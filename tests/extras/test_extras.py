@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import rankprune as rp
 from _nets import batch, cnn, sgd, train
 from rankprune.core.method import DropGrow, Latent
+from rankprune.core.settings import settings_of
 from rankprune.extras.rank_floor import matching_cover, row_and_column_cover, row_cover
 from rankprune.extras.tail_taylor import unit_and_tail
 
@@ -22,8 +23,7 @@ STEPS = 18
 
 def attach(model: nn.Module, optimizer: torch.optim.Optimizer, name: str, sparsity: float = 0.9, **options: object) -> rp.Sparsifier:
     base = name.split("+")[0]
-    fields = rp.method_info(base).cls.__dataclass_fields__
-    every = {"every": 3} if "every" in fields else {}
+    every = {"every": 3} if "every" in settings_of(rp.method_info(base).cls) else {}
     data = {"data": [batch(100 + i) for i in range(2)], "loss_fn": nn.functional.cross_entropy}
     return rp.attach(model, optimizer, name, sparsity=sparsity, total_steps=STEPS, **every, **data, **options)  # type: ignore[arg-type]
 

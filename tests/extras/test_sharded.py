@@ -11,6 +11,7 @@ from torch import nn
 import rankprune as rp
 from _nets import batch
 from _ranks import assert_same, on_ranks
+from rankprune.core.settings import settings_of
 from rankprune.extras.rank_floor import candidates
 
 STEPS = 12
@@ -38,7 +39,7 @@ def net() -> nn.Module:
 
 def run(name: str, model: nn.Module, rank: int, world: int) -> dict[str, torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    options: dict[str, Any] = {"every": 3} if "every" in rp.method_info(name.split("+")[0]).cls.__dataclass_fields__ else {}
+    options: dict[str, Any] = {"every": 3} if "every" in settings_of(rp.method_info(name.split("+")[0]).cls) else {}
     sp = rp.attach(model, optimizer, name, sparsity=0.9, total_steps=STEPS, seed=1, **options, **CASES[name])
     share, worth = 8 // world, dict[str, torch.Tensor]()
     for step in range(1, STEPS + 1):

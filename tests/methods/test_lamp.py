@@ -13,6 +13,7 @@ import rankprune as rp
 from _nets import batch, cnn, sgd, train
 from rankprune.core.budget import kept, lamp_scores
 from rankprune.core.method import DropGrow
+from rankprune.core.settings import settings_of
 
 
 def layers(seed: int = 0) -> nn.Module:
@@ -101,7 +102,7 @@ def test_every_method_takes_the_distribution(name: str) -> None:
     nn.init.normal_(model[0].weight, std=3.0)  # layers of different size, so that "global" and "lamp" differ
     start = [model[i].weight.detach().clone() for i in (0, 3, 8)]
     optimizer = sgd(model, lr=1e-3)
-    options: dict[str, Any] = {"every": 3} if "every" in info.cls.__dataclass_fields__ else {}
+    options: dict[str, Any] = {"every": 3} if "every" in settings_of(info.cls) else {}
     data = {"data": [batch(i) for i in range(4)], "loss_fn": nn.functional.cross_entropy}
     sp = rp.attach(model, optimizer, name, sparsity=0.8, total_steps=24, distribution="lamp", **data, **options)
     at_once = not sp.groups[0].plan.steps and name != "synflow"  # which cuts in rounds, each from what the last one left

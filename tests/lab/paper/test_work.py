@@ -180,7 +180,8 @@ def test_what_is_timed_is_done_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert work(paths) == 0
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("rankprune.cli.paper.make_runner", lambda *_: HereRunner())  # the test before starts processes
     results = write_queue(tmp_path / "results")
     options = ["--results", str(results), "--out", str(tmp_path / "runs")]
     assert main(["paper", "run", *options]) == 0

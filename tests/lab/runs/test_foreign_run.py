@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from rankprune.lab.runs.open_model import open_model
 pytest.importorskip("torchvision")
 pytest.importorskip("timm")
 
-# Runs a command line after every way to the network and into pickle has been blocked.
+# Runs command lines, each in a fork of itself after every way to the network and into pickle has been blocked.
 GUARDED = """
-import sys
+import json, sys
 import torch, timm, torchvision, safetensors.torch, numpy, huggingface_hub
 from rankprune.cli import main
 import pickle, _pickle, socket, urllib.request, subprocess, os
@@ -41,17 +42,28 @@ class Refused:
     def __init__(self, *args, **kwargs):
         refuse(type(self).__name__)()
 
-for module in (pickle, _pickle):
-    module.load, module.loads = refuse("pickle.load"), refuse("pickle.loads")
-    module.Unpickler = type("Unpickler", (Refused,), {})
-torch.load = torch.serialization.load = torch.jit.load = refuse("torch.load")
-torch.hub.load_state_dict_from_url = torch.hub.download_url_to_file = refuse("torch.hub")
-numpy.load = refuse("numpy.load")
-socket.socket.connect = refuse("socket.connect")
-socket.create_connection = socket.getaddrinfo = refuse("socket")
-subprocess.Popen = os.system = os.execv = refuse("a process")
-sys.exit(main(sys.argv[1:]))
+def guard():
+    for module in (pickle, _pickle):
+        module.load, module.loads = refuse("pickle.load"), refuse("pickle.loads")
+        module.Unpickler = type("Unpickler", (Refused,), {})
+    torch.load = torch.serialization.load = torch.jit.load = refuse("torch.load")
+    torch.hub.load_state_dict_from_url = torch.hub.download_url_to_file = refuse("torch.hub")
+    numpy.load = refuse("numpy.load")
+    socket.socket.connect = refuse("socket.connect")
+    socket.create_connection = socket.getaddrinfo = refuse("socket")
+    subprocess.Popen = os.system = os.execv = refuse("a process")
+
+for line in sys.stdin:
+    argv, out, err = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        for number, name in ((1, out), (2, err)):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        guard()
+        sys.exit(main(argv))
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
+Guarded = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +80,22 @@ def folder_of(path: Path, network: torch.nn.Module, model: dict[str, Any], about
     return path
 
 
-def guarded(*argv: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     source = str(Path(__file__).resolve().parents[3] / "src")
     env = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, "-c", GUARDED, *argv], env=env, capture_output=True, text=True, check=False)
+    out, err = (tmp_path_factory.mktemp("said") / name for name in ("out", "err"))
+    with subprocess.Popen([sys.executable, "-c", GUARDED], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def run(*argv: str) -> subprocess.CompletedProcess[str]:
+            print(json.dumps([argv, str(out), str(err)]), file=process.stdin, flush=True)
+            code = int(process.stdout.readline())  # type: ignore[union-attr]
+            return subprocess.CompletedProcess(argv, code, out.read_text(), err.read_text())
+
+        yield run
+        process.stdin.close()
 
 
 HOSTILE: dict[str, dict[str, Any]] = {
@@ -114,7 +138,7 @@ def test_our_own_models_take_their_arguments_but_no_weights() -> None:
         check_args("maskrcnn-resnet50-fpn", {"pretrained": "IMAGENET1K_V1"})
 
 
-def test_a_folder_is_opened_without_network_or_pickle(network: torch.nn.Module, tmp_path: Path) -> None:
+def test_a_folder_is_opened_without_network_or_pickle(guarded: Guarded, network: torch.nn.Module, tmp_path: Path) -> None:
     """The guard is there to be met: what it forbids ends the process with 99."""
     model = {"name": "timm:test_vit", "pretrained": True, "weights": "evil.pth", "args": {"drop_path_rate": 0.1}}
     run = folder_of(tmp_path / "run", network, model)
@@ -127,7 +151,7 @@ def test_a_folder_is_opened_without_network_or_pickle(network: torch.nn.Module, 
 
 
 @pytest.mark.parametrize("where", ["recipe", "metadata"])
-def test_hostile_arguments_reach_no_factory(where: str, network: torch.nn.Module, tmp_path: Path) -> None:
+def test_hostile_arguments_reach_no_factory(where: str, guarded: Guarded, network: torch.nn.Module, tmp_path: Path) -> None:
     args = {"checkpoint_path": str(tmp_path / "evil.pth"), "pretrained_cfg_overlay": {"url": "http://127.0.0.1:9/x"}}
     about = {"name": "timm:test_vit", "num_classes": 10, "in_channels": 3, "image_size": 160, "args": args}
     model = {"name": "timm:test_vit", "args": args if where == "recipe" else {}}

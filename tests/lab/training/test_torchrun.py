@@ -16,6 +16,7 @@ import torch
 from _processes import Server
 
 from _runs import SMALL, model_bytes
+from rankprune.cli import main
 from rankprune.lab.runs.run_folder import RunFolder
 from rankprune.lab.training import checkpoint
 
@@ -147,16 +148,14 @@ def test_a_batch_that_cannot_be_shared_is_one_sentence(server: Server, tmp_path:
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
-def test_torchrun(tmp_path: Path) -> None:
+def test_torchrun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command as it is documented; and the run is found again, by one process, with one answer."""
-    command = ["-m", "rankprune", "train", "fashion-rpg-95", "--smoke", "--json", "--out", str(tmp_path)]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command = ["train", "fashion-rpg-95", "--smoke", "--json", "--out", str(tmp_path)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "rankprune", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    outputs = [
-        subprocess.run([*start, *command], env=environment, capture_output=True, text=True, timeout=300, check=True).stdout
-        for start in (launch, [sys.executable])
-    ]
-    first, second = (json.loads(output) for output in outputs)
+    done = subprocess.run(launch, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    assert main(command) == 0
+    first, second = json.loads(done.stdout), json.loads(capsys.readouterr().out)
     assert not first["found"]
     assert second["found"]
     assert {k: v for k, v in first.items() if k != "found"} == {k: v for k, v in second.items() if k != "found"}
