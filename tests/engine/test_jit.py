@@ -15,8 +15,9 @@ from torch import nn
 import rankprune as rp
 from rankprune.engine import runtime
 from rankprune.engine.backend import lowering, native, tuning
+from rankprune.engine.backend.generated import Code, jit_allowed
 from rankprune.engine.backend.multiply import JitConv
-from rankprune.engine.backend.native import Code, Program, View, jit_allowed
+from rankprune.engine.backend.native import Program, View
 
 pytestmark = pytest.mark.skipif(
     native.lanes(native.variants()[0]) < 16 or not jit_allowed(), reason="needs AVX-512, and leave to generate code"

@@ -14,11 +14,12 @@ from rankprune.engine.graph.validate import check
 
 from . import lower_elementwise, lower_move, lower_other, lower_product, lower_window
 from .arena import place
+from .generated import jit_allowed
 from .joined import joined_values
 from .layout import flat
 from .lower_state import Lowering
 from .move import FLOATS, OUT_OF_LANES, move
-from .native import LANES, Program, jit_allowed, lanes
+from .native import LANES, Program, lanes
 from .packing import Choice, Packs
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from rankprune.engine.graph.graph import Unsupported, Weight
 from rankprune.engine.graph.target import REACH
 
-from .native import LANES, Code
+from .generated import Code
+from .native import LANES
 
 # Maximum height (rows in registers) by floats per vector and by width (output channels at once).
 TALLEST = {8: {1: 14, 2: 6, 4: 3}, 16: {1: 16, 4: 12}}

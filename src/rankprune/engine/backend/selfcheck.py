@@ -13,8 +13,9 @@ import numpy as np
 
 from rankprune.engine.graph.graph import Graph, Node, Weight
 
+from .generated import jit_allowed
 from .lowering import lower
-from .native import ACTIVATIONS, cache_folder, jit_allowed, library, variants
+from .native import ACTIVATIONS, cache_folder, library, variants
 from .packing import TALLEST, Choice
 from .tuning import cpu_model
 

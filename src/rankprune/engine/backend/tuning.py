@@ -14,9 +14,10 @@ from pathlib import Path
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
 from .build import warn_unwritable
+from .generated import jit_allowed
 from .joined import joined_values
 from .lowering import Lowered, lower
-from .native import VERSION, cache_folder, jit_allowed, lanes
+from .native import VERSION, cache_folder, lanes
 from .packing import Choice, Packs
 from .shape_choice import candidates
 
