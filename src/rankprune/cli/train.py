@@ -10,7 +10,7 @@ from rankprune.lab.training import smoke, train
 
 from .bars import Bars
 from .models import overrides
-from .output import check_folder, emit
+from .output import check_folder, emit, note
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,6 +23,8 @@ def run(args: argparse.Namespace) -> int:
         The exit code.
     """
     recipe = load_recipe(args.recipe, overrides(args))
+    if args.data is not None and recipe.data.name == "fashion":
+        note("the images of fashion come with the package, so --data is not used.")
     out = check_folder(args.out)
     outcome = (smoke if args.smoke else train)(recipe, out, resume=args.resume, callback=Bars())
     if not outcome.main:

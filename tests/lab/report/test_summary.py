@@ -15,7 +15,7 @@ from rankprune.lab.runs.run_folder import RunFolder
 from rankprune.lab.runs.sealed_json import seal
 
 HAS = (
-    "With 99.5% of its weights pruned by rpg, the network has 84.6 % accuracy instead of 86.8 %, "
+    "With 99.5 % of its weights pruned by rpg, the network has 84.6 % accuracy instead of 86.8 %, "
     "a file of 50 kB instead of 10 MB (200 x smaller)"
 )
 

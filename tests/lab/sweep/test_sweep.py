@@ -214,7 +214,7 @@ def test_a_comparison_says_its_delta_and_the_exact_count(tmp_path: Path) -> None
     table = comparison(read_results([folder]))
     assert "δ=0.25" in table
     assert "138 of 1,384" in table
-    assert "90.0289%" in table
+    assert "90.0289 %" in table
     assert len(read_results([folder, tmp_path, folder / ".." / folder.name])) == 1  # named thrice, one run
     with pytest.raises(NoResult, match="no finished run"):
         read_results([tmp_path / "nothing"])

@@ -142,7 +142,11 @@ def check_runs(model: nn.Module, example: Tensor) -> None:
             model(example)
     except Exception as error:  # models raise all kinds of errors
         shape, reason = tuple(example.shape), " ".join(str(error).split()).rstrip(".")[:200]
-        raise ValueError(f"The model does not accept an input of {shape} ({reason}): try another size.") from error
+        if isinstance(error, TypeError) and "required positional argument" in reason:
+            way_out = "this command gives one input, so use rankprune.compile(model, (input, ...)) in Python"
+        else:
+            way_out = "try another size"
+        raise ValueError(f"The model does not accept an input of {shape} ({reason}): {way_out}.") from error
 
 
 @contextlib.contextmanager

@@ -91,8 +91,8 @@ def check(record: Mapping[str, Any]) -> None:
     want = kept(total, target) if target else total
     if target and result.kept != want:
         raise OffTarget(
-            f"{record['name']} keeps {result.kept:,} of {total:,} weights and not the {want:,} of {target:.2%}: "
-            "its accuracy is refused."
+            f"{record['name']} keeps {result.kept:,} of {total:,} weights and not the {want:,} of "
+            f"{100 * target:.2f} %: its accuracy is refused."
         )
 
 

@@ -31,7 +31,7 @@ def summary(dense: FinishedRun, sparse: FinishedRun) -> str:
         theirs = " and ".join(f"{_ms(peers[key])} in {key}" for key in sorted(peers, key=peers.__getitem__))
         gain = f"{best / ours:.1f} x faster" if best / ours > 1.02 else "not faster"
         parts.append(f"{_ms(ours)} per image on the sparse engine instead of {theirs} ({gain})")
-    return f"With {after.sparsity:.1%} of its weights pruned by {name}, the network has {', '.join(parts)}."
+    return f"With {100 * after.sparsity:.1f} % of its weights pruned by {name}, the network has {', '.join(parts)}."
 
 
 def _ms(seconds: float) -> str:

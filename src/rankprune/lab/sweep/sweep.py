@@ -138,7 +138,7 @@ def run_sweep(
         else:
             outcomes[order.folder] = Outcome(order.folder, reply.result, reply.found)
         if several and callback is not None:
-            text = reply.failure if reply.result is None else f"{reply.result.accuracy_last:.2%}"
+            text = reply.failure if reply.result is None else f"{100 * reply.result.accuracy_last:.2f} %"
             ended = len(outcomes) - found + len(failures)
             callback.message(f"{order.name}: {text}; {found + ended} of {len(orders)}, {steps.left(ended)}.")
 

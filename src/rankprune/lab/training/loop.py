@@ -169,8 +169,7 @@ class Loop:
             self._restore_buffers()
             self.save()
             raise Interrupted(
-                f"Stopped at step {self.progress.step} of {self.task.total_steps} and saved in {self.folder.path}: "
-                "the same command continues it (train with --resume).",
+                f"Stopped at step {self.progress.step} of {self.task.total_steps} and saved in {self.folder.path}.",
                 signal_or_failure,
                 already_reported=not self.world.main,
             )
