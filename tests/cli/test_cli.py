@@ -36,7 +36,7 @@ def test_train_prints_json_and_finds_the_run_again(runs: Path, capsys: pytest.Ca
     assert main(["train", "fashion-magnitude-95", *TINY, "--out", str(runs), "--json"]) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
-    assert result["found"] is True
+    assert result["finished_before"] is True
     assert Path(result["folder"]).is_dir()
     assert (result["kept"], result["prunable"]) == (58_664, 1_173_280)
     assert err == ""

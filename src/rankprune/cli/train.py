@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if not outcome.main:
         return 0
     run = FinishedRun(outcome.folder, outcome.result)
-    done = "was finished before" if outcome.found else "is finished"
+    done = "was finished before" if outcome.finished_before else "is finished"
     lines = [comparison([run]), "", f"The run {done}: {outcome.folder}"]
     lines += [f"Its latency: rankprune compare --latency {outcome.folder}"] * (run.latency is None)
-    return emit(args.json, {"found": outcome.found, **run.to_dict()}, "\n".join(lines))
+    return emit(args.json, {"finished_before": outcome.finished_before, **run.to_dict()}, "\n".join(lines))

@@ -157,8 +157,8 @@ def test_torchrun(tmp_path: Path) -> None:
         for start in (launch, [sys.executable])
     ]
     first, second = (json.loads(output) for output in outputs)
-    assert not first["found"]
-    assert second["found"]
-    assert {k: v for k, v in first.items() if k != "found"} == {k: v for k, v in second.items() if k != "found"}
+    assert not first["finished_before"]
+    assert second["finished_before"]
+    assert {k: v for k, v in first.items() if k != "finished_before"} == {k: v for k, v in second.items() if k != "finished_before"}
     environment = json.loads((folder_of(tmp_path) / "environment.json").read_text())
     assert environment["processes"] == 2

@@ -124,8 +124,8 @@ class Records:
         Returns:
             The record, or None if there is none.
         """
-        found = self._by_key.get(run)
-        return found[-1] if found else None
+        records = self._by_key.get(run)
+        return records[-1] if records else None
 
     def has(self, run: str, code: str | None = None) -> bool:
         """Whether a run has a record.

@@ -63,7 +63,7 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
         RunError: A result is damaged.
     """
     chosen = [Path(path) for path in paths]
-    found: dict[Path, FinishedRun] = {}
+    finished: dict[Path, FinishedRun] = {}
     for path in chosen:
         named = (path / RESULT).is_file()
         folders = [path] if named else sorted(file.parent for file in path.glob(f"*/{RESULT}"))
@@ -78,10 +78,10 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
                 skipped(f"skipped: {error}")
                 continue
             if result is not None:
-                found.setdefault(folder.resolve(), FinishedRun(folder, result))
-    if not found:
+                finished.setdefault(folder.resolve(), FinishedRun(folder, result))
+    if not finished:
         raise NoResult(f"No run in {', '.join(map(str, chosen))} has a readable result: resume one of them.")
-    return list(found.values())
+    return list(finished.values())
 
 
 def comparison(runs: Sequence[FinishedRun]) -> str:
