@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: a small vision transformer pruned to 80 %, the masks in the Trainer's own checkpoints.
+"""Hugging Face's Trainer: a vision transformer is pruned to 80 %; its masks are saved in the Trainer's checkpoints.
 
 Needs `pip install 'rankprune[transformers]'`. Run it:
 

@@ -1,6 +1,6 @@
-"""Lightning: one callback prunes, rides in Lightning's own checkpoints and logs the sparsity.
+"""Lightning: one callback prunes, saves its state in Lightning's checkpoints and logs the sparsity.
 
-Fits two epochs, stops, and goes on from the checkpoint to the end. Needs `pip install 'rankprune[lightning]'`. Run it:
+Trains two epochs, stops, and resumes from the checkpoint. Needs `pip install 'rankprune[lightning]'`. Run it:
 
     python examples/lightning_fit.py
 """
@@ -41,7 +41,7 @@ class Classifier(pl.LightningModule):
 
 
 class StopAfter(pl.Callback):
-    """Ends the program, as a power cut would, when so many epochs are saved."""
+    """Interrupts training after two epochs."""
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.current_epoch == 2:
@@ -59,7 +59,7 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         for stop in (True, False):
-            pruning = SparsityCallback("rpg", sparsity=0.95, every=10)
+            pruning = SparsityCallback("feather", sparsity=0.95)
             keep = pl.callbacks.ModelCheckpoint(dirpath=folder, filename="last", enable_version_counter=False)
             trainer = pl.Trainer(
                 max_epochs=EPOCHS, callbacks=[pruning, keep, *([StopAfter()] if stop else [])], accelerator="cpu",

@@ -1,7 +1,7 @@
-"""A budget in multiply-accumulates instead of weights: the same share cut, counted where the time goes.
+"""A budget in multiply-accumulates (MACs) instead of weights.
 
 A weight of an early convolution is used at many positions and costs more than one of the last layers. Prunes the same
-network to 30 % of its weights and to 30 % of its MACs, and prints both counts of both. Run it:
+network to 30 % of its weights and to 30 % of its MACs, and prints the weights and MACs that each leaves. Run it:
 
     python examples/macs_budget.py
 """

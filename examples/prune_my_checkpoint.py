@@ -1,4 +1,4 @@
-"""Prune a checkpoint of your own: look, cut at once, repair BatchNorm, train on with the zeros kept, save small.
+"""Prune a checkpoint of your own in one shot, re-estimate BatchNorm, train on with the zeros fixed, save a small file.
 
 Without an argument a dense network is trained first and saved as `my.pth`, so that there is one to prune. Run it:
 
@@ -50,7 +50,7 @@ def main() -> None:
         print(rp.rank.profile(model, delta=0.1))  # which layers have rank to spare
         print(f"dense:                 {accuracy(model, data):.1%}")
         report = rp.prune(model, "magnitude", sparsity=0.95)
-        print(f"cut to {report.sparsity:.2%} at once: {accuracy(model, data):.1%}")
+        print(f"pruned to {report.sparsity:.2%}:      {accuracy(model, data):.1%}")
         rp.recalibrate(model, data.train(0))
         print(f"BatchNorm re-estimated: {accuracy(model, data):.1%}")
         train(model, data, 2, 0.01, keep_zeros=True)

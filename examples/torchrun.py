@@ -1,6 +1,6 @@
-"""Several processes: DistributedDataParallel as ever, and the masks are the same on every rank without a word.
+"""Several processes with DistributedDataParallel: the masks are the same on every rank, without further code.
 
-Each rank draws its share of the batches; the digests of the masks at the end are gathered and compared. Run it:
+Each rank takes its share of the batches. At the end the digests of the masks are gathered and compared. Run it:
 
     torchrun --nproc-per-node 2 examples/torchrun.py
 """

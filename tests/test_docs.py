@@ -151,6 +151,16 @@ def test_speeds_of_the_readme_stand_in_the_records() -> None:
             assert timing(*SPEEDS[network], percent, engine)[3:] == (minimum, median), (network, percent, engine)
     (dense,) = re.findall(r"slower here: ([\d.]+) \(([\d.]+)\) of ONNX Runtime", text)
     assert timing("dense", "torchvision:resnet50", "0", "onnxruntime")[3:] == dense[::-1]
+    for words, suite, percents in (
+        ("One thread", "resnet50-one-thread", (80, 90, 95, 98)), ("16 images at a time", "resnet50-batch", (80, 90, 95, 98)),
+        ("A CPU with AVX2 only", "resnet50-avx2", (80, 90, 98)),
+    ):  # fmt: skip
+        (ratios,) = re.findall(rf"\*\*{words}\*\*.*?((?:[\d.]+, )+[\d.]+ and [\d.]+) times", text)
+        wanted = [timing(suite, "torchvision:resnet50", str(percent), "deepsparse")[4] for percent in percents]
+        assert re.findall(r"\d\.\d+", ratios) == wanted, words
+    (times,) = re.findall(r"takes ([\d.]+) ms in ONNX Runtime .*? takes ([\d.]+) ms at 90 % and ([\d.]+) ms at 95 %", text)
+    sparse = [timing("resnet50", "torchvision:resnet50", percent, "rankprune")[1] for percent in ("90", "95")]
+    assert list(times) == [timing("dense", "torchvision:resnet50", "0", "onnxruntime-int8")[1], *sparse]
     (latency,) = re.findall(r"ResNet-50 at 98 %: ([\d.]+) ms against ([\d.]+) ms in torch", text)
     assert tuple(timing(*SPEEDS["ResNet-50"], "98", engine)[1] for engine in ("rankprune", "torch")) == latency
 

@@ -37,7 +37,7 @@ def test_train_prints_json_and_finds_the_run_again(runs: Path, capsys: pytest.Ca
     assert main(["train", "fashion-magnitude-95", *TINY, "--out", str(runs), "--json"]) == 0
     out, err = capsys.readouterr()
     result = json.loads(out)
-    assert result["found"] is True
+    assert result["finished_before"] is True
     assert Path(result["folder"]).is_dir()
     assert (result["kept"], result["prunable"]) == (58_664, 1_173_280)
     assert err == ""
@@ -142,7 +142,7 @@ def test_a_terminal_without_greek_is_spoken_to_in_words(encoding: str, runs: Pat
 def test_usage_is_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     for argv, words in (
         ([], "it needs COMMAND"), (["trian"], "did you mean 'train'"), (["prune", "x.pth"], "it needs --sparsity, --out"),
-        (["train"], "it needs RECIPE: for example `rankprune train fashion-rpg-98`"), (["train", "fashion-dense", "--nothing"], "--nothing"),
+        (["train"], "it needs RECIPE: for example `rankprune train fashion-feather-98`"), (["train", "fashion-dense", "--nothing"], "--nothing"),
         (["bench", "vgg-small", "--batch", "two"], "--batch"),
     ):  # fmt: skip
         assert main(argv) == 2
@@ -160,10 +160,12 @@ def test_options_and_settings_come_in_any_order() -> None:
         "train epochs=1 seed=2 --data=d --out x --json fashion-dense",
     ):
         args = parser.parse_args(positionals_first(parser, words.split()))
-        assert sorted([args.recipe, *args.overrides]) == ["epochs=1", "fashion-dense", "seed=2"]
+        assert (args.recipe, args.overrides) == ("fashion-dense", ["epochs=1", "seed=2"])
         assert (args.out, args.data, args.json) == ("x", "d", True)
     args = parser.parse_args(positionals_first(parser, ["sweep", "--ray", "seed=1", "f.yaml", "--jobs", "2"]))
     assert (args.ray, args.jobs) == ("local", 2)
+    args = parser.parse_args(positionals_first(parser, ["train", "lr=0.1.yaml", "seed=1"]))
+    assert (args.recipe, args.overrides) == ("lr=0.1.yaml", ["seed=1"])
     args = parser.parse_args(positionals_first(parser, ["compare", "--json", "--", "-odd-name"]))
     assert args.runs == ["-odd-name"]
 
@@ -274,7 +276,7 @@ def test_demo_in_miniature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "rankprune.attach" in out
     assert "Four runs" in err
     last = out.splitlines()[-1]
-    assert last.startswith("With 99.5% of its weights pruned by feather, the network has ")
+    assert last.startswith("With 99.5 % of its weights pruned by feather, the network has ")
     assert "x smaller" in last
     assert " ms per image on the sparse engine instead of " in last
     assert " in torch" in last

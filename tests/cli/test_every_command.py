@@ -15,6 +15,12 @@ NET = """
 from torch import nn
 def make(num_classes=10):
     return nn.Sequential(nn.Conv2d(1, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, num_classes))
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(6, 8)
+    def forward(self, first, second):
+        return self.first(first) + self.second(second)
 """
 
 
@@ -32,6 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     namespace: dict[str, object] = {}
     exec(NET, namespace)
     torch.save(namespace["make"]().state_dict(), folder / "own.pth")  # type: ignore[operator]
+    torch.save(namespace["Pair"]().state_dict(), folder / "pair.pth")  # type: ignore[operator]
     (folder / "corrupt.pth").write_bytes(b"\x80\x02}q\x00X")
     (folder / "corrupt.yaml").write_text("a: [1\n")
     (folder / "sweep.yaml").write_text("recipes: [fashion-dense]\noverrides: [epochs=1, data.limit_train=32, data.limit_test=50, data.batch_size=16]\n")
@@ -53,7 +60,10 @@ CASES = [
     ("demo", "demo --smoke=3", 2, "--smoke"),
     ("demo", "demo --out file/x", 2, "is a file"),
     ("demo", "demo --out /proc/nowhere", 2, "cannot be written"),
+    ("demo", "demo fashion", 2, "no argument fashion"),
     ("train", f"train fashion-dense {TINY} --out out", 0, "is finished"),
+    ("train", f"train {TINY} --out out fashion-dense", 0, "was finished before"),
+    ("train", "train absent.yaml", 2, "absent.yaml"),
     ("train", "train", 2, "it needs RECIPE"),
     ("train", "train fashion-dense epochs=many", 2, "epochs"),
     ("train", "train corrupt.yaml", 2, "corrupt.yaml"),
@@ -63,46 +73,61 @@ CASES = [
     ("train", "train fashion-dense model.name=net.py:other", 2, "--model net.py:other"),
     ("train", "train cifar10-cpu-vgg-gmp-90", 2, "data.download"),
     ("train", f"train fashion-dense {TINY} --out file", 2, "is a file"),
+    ("train", f"train fashion-dense {TINY} --out /proc/nowhere", 2, "cannot be written"),
     ("sweep", "sweep sweep.yaml --out out", 0, "fashion-dense"),
     ("sweep", "sweep absent.yaml", 2, "absent.yaml"),
     ("sweep", "sweep sweep.yaml --jobs few", 2, "--jobs"),
+    ("sweep", "sweep sweep.yaml --jobs 0", 2, "jobs=0"),
     ("sweep", "sweep corrupt.yaml", 2, "corrupt.yaml"),
     ("sweep", "sweep sweep.yaml --out file", 2, "is a file"),
     ("compare", "compare runs", 0, "fashion-magnitude-90"),
     ("compare", "compare absent", 2, "absent"),
+    ("compare", "compare", 2, "it needs RUN"),
     ("compare", "compare runs --latency=3", 2, "--latency"),
     ("compare", "compare bad/run", 1, "result.json is damaged"),
     ("report", "report runs --out page.html", 0, "page.html"),
     ("report", "report absent", 2, "absent"),
+    ("report", "report runs --engine=3", 2, "--engine"),
     ("report", "report bad/run --out page.html", 1, "result.json is damaged"),
     ("report", "report runs --out file/page.html", 2, "--out file/page.html"),
+    ("report", "report runs --out /proc/page.html", 2, "cannot be written"),
     ("watch", "watch --help", 0, "updates itself"),
     ("watch", "watch absent", 2, "absent"),
     ("watch", "watch runs --port many", 2, "--port"),
+    ("watch", "watch runs --host 0.0.0.0", 2, "not a loopback address"),
     ("watch", "watch bad/run --port 0", 1, "result.json is damaged"),
     ("figures", "figures runs --out drawn", 0, "drawn"),
     ("figures", "figures absent", 2, "absent"),
+    ("figures", "figures runs --out", 2, "--out"),
     ("figures", "figures bad/run --out drawn", 1, "result.json is damaged"),
     ("figures", "figures runs --out file", 2, "is a file"),
     ("prune", "prune own.pth --model net.py:make --sparsity 0.5 --out p.safetensors", 0, "saved p.safetensors"),
     ("prune", "prune absent.pth --model net.py:make --sparsity 0.5 --out p.safetensors", 2, "absent.pth"),
     ("prune", "prune own.pth --model net.py:make --sparsity half --out p.safetensors", 2, "--sparsity"),
     ("prune", "prune own.pth --model net.py:make --sparsity 2 --out p.safetensors", 2, "sparsity"),
+    ("prune", "prune own.pth --model net.py:make --sparsity 0.5 --method woodfisher --out p.safetensors", 2, "training data"),
+    ("prune", "prune own.pth --sparsity 0.5 --out p.safetensors", 2, "add --model"),
     ("prune", "prune corrupt.pth --model net.py:make --sparsity 0.5 --out p.safetensors", 2, "corrupt.pth"),
     ("prune", "prune own.pth --model net.py:make --sparsity 0.5 --out file/p.safetensors", 2, "--out"),
+    ("prune", "prune own.pth --model net.py:make --sparsity 0.5 --out /proc/p.safetensors", 2, "cannot be written"),
     ("analyze", "analyze own.pth --model net.py:make --image-size 14", 0, "sparsity"),
+    ("analyze", "analyze pair.pth --model net.py:Pair", 0, "MACs are not counted"),
     ("analyze", "analyze absent", 2, "absent"),
     ("analyze", "analyze own.pth --model net.py:make --delta 2", 2, "delta=2"),
+    ("analyze", "analyze own.pth --model net.py:make --delta small", 2, "--delta"),
     ("analyze", "analyze corrupt.pth --model net.py:make", 2, "corrupt.pth"),
     ("bench", "bench runs/good --against torch --threads 1", 0, "rankprune"),
     ("bench", "bench net.py:make --image-size 14 --against torch --threads 1", 0, "rankprune"),
     ("bench", "bench absent.pth", 2, "absent.pth"),
     ("bench", "bench runs/good --batch two", 2, "--batch"),
+    ("bench", "bench net.py", 2, "net.py:Net"),
+    ("bench", "bench pair.pth --model net.py:Pair --threads 1", 2, "rankprune.compile"),
     ("bench", "bench bad/run", 2, "model.sparse.safetensors"),
     ("bench", "bench vgg-small --image-size 3 --against torch --threads 1", 2, "does not accept an input of (1, 3, 3, 3)"),
     ("paper", "paper list --results results", 0, "what ran"),
     ("paper", "paper nothing --results results", 2, "'nothing'"),
     ("paper", "paper run --for ever --results results", 2, "--for"),
+    ("paper", "paper run --jobs many --results results", 2, "--jobs"),
     ("paper", "paper list --results broken_results", 2, "queue.yaml"),
     ("paper", "paper run --results absent", 2, "queue"),
     ("paper", "paper run --results results --out file/x", 2, "is a file"),
@@ -110,13 +135,21 @@ CASES = [
     ("export", "export absent --to onnx", 2, "absent"),
     ("export", "export runs/good --to paper", 2, "--to"),
     ("export", "export bad/run --to sparse --out e.safetensors", 2, "model.sparse.safetensors"),
+    ("export", "export runs/good --to sparse --threads one", 2, "--threads"),
+    ("export", "export runs/good --to sparse --out /proc/e.safetensors", 2, "cannot be written"),
     ("export", "export runs/good --to sparse --out file/e.safetensors", 2, "--out"),
     ("recipes", "recipes fashion-rpg-98", 0, "fashion-rpg-98"),
+    ("recipes", "recipes", 0, "TASK-METHOD-SPARSITY"),
+    ("recipes", "recipes feather", 2, "did you mean the pattern '*feather*'?"),
+    ("recipes", "recipes --all", 2, "--all"),
     ("recipes", "recipes nothing", 2, "'nothing'"),
     ("models", "models vgg-small", 0, "vgg-small"),
     ("models", "models nothing-at-all", 2, "'nothing-at-all'"),
+    ("models", "models vgg", 2, "did you mean the pattern '*vgg*'?"),
+    ("models", "models --all", 2, "--all"),
     ("methods", "methods rpg", 0, "rpg"),
     ("methods", "methods nothing", 2, "'nothing'"),
+    ("methods", "methods --all", 2, "--all"),
     ("doctor", "doctor", 0, "torch"),
     ("doctor", "doctor --verbose", 2, "--verbose"),
     ("completion", "completion bash", 0, "fashion-rpg-98"),

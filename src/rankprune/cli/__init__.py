@@ -67,10 +67,13 @@ def _sentence(error: Exception) -> str:
 
 def _report(sentence: str, interrupted: Sequence[str] | None) -> None:
     """Print a sentence; after an interruption, with the command that continues."""
-    if interrupted and interrupted[0] in _RESUMABLE and "TORCHELASTIC_RUN_ID" not in os.environ:
+    if interrupted and interrupted[0] in _RESUMABLE:
         words = list(interrupted)
         if words[0] == "train" and "--resume" not in words:
             words.insert(1, "--resume")
-        sentence = f"{sentence.rstrip('.')}: continue with `rankprune {shlex.join(words)}`."
+        program = "the same torchrun command with --resume"
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            program = f"`rankprune {shlex.join(words)}`"
+        sentence = f"{sentence.rstrip('.')}; continue with {program}."
     end = "" if sentence.endswith((".", "?", "`")) else "."
     print(f"rankprune: {sentence}{end}", file=sys.stderr)

@@ -12,6 +12,7 @@ from rankprune._util import nearest
 
 _WORD = r"[\w-]+"
 _CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)")
+_SETTING = re.compile(r"[\w.+-]+=(?!.*\.ya?ml$)")  # key=value, but not a file such as lr=0.1.yaml
 _UNKNOWN = "unrecognized arguments: "
 
 
@@ -58,7 +59,8 @@ class Parser(argparse.ArgumentParser):
 def positionals_first(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
     """Put a command's positional arguments before its options.
 
-    argparse stops collecting ``key=value`` arguments at the first option; this allows them anywhere.
+    argparse stops collecting ``key=value`` arguments at the first option; this allows them anywhere, also before the
+    name of the recipe.
 
     Args:
         parser: The parser of all commands.
@@ -91,14 +93,15 @@ def positionals_first(parser: argparse.ArgumentParser, argv: Sequence[str]) -> l
         optional = action.nargs == "?"  # --ray [ADDRESS]: a key=value after it is not an address
         if (action.nargs is None or optional) and not (optional and (words[0].startswith("-") or "=" in words[0])):
             options.append(words.pop(0))
+    positional.sort(key=lambda word: _SETTING.match(word) is not None)  # stable: each kind keeps its order
     separator = ["--"] if any(word.startswith("-") for word in positional) else []
     return [argv[0], *options, *separator, *positional] if separator else [argv[0], *positional, *options]
 
 
 def _abbreviated(word: str, known: dict[str, argparse.Action]) -> argparse.Action | None:
     """The option that an unambiguous prefix stands for, as in argparse."""
-    found = [action for option, action in known.items() if option.startswith(word)]
-    return found[0] if len(found) == 1 else None
+    candidates = [action for option, action in known.items() if option.startswith(word)]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def command_line(argv: Sequence[str] | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -65,8 +66,8 @@ class Bars(Callback):
         Args:
             line: Metrics of the epoch.
         """
-        accuracy = line.get("test_top1", line.get("test_box_ap"))
-        text = f"epoch {line['epoch']}: {accuracy:.2%} at sparsity {line['sparsity']:.2%}"
+        accuracy = float(line.get("test_top1", line.get("test_box_ap", math.nan)))
+        text = f"epoch {line['epoch']}: {100 * accuracy:.2f} % at sparsity {100 * line['sparsity']:.2f} %"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], note=text)
 

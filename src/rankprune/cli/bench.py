@@ -33,5 +33,5 @@ def run(args: argparse.Namespace) -> int:
         example = torch.zeros(about.example_shape())
     example = example.expand(args.batch, *example.shape[1:]).contiguous()
     against = [name for name in args.against.split(",") if name]
-    found = benchmark(model, example, against, args.threads, args.deepsparse, say=note)
-    return emit(args.json, found.to_dict(), str(found))
+    result = benchmark(model, example, against, args.threads, args.deepsparse, say=note)
+    return emit(args.json, result.to_dict(), str(result))

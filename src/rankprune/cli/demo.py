@@ -22,11 +22,11 @@ from .output import check_folder, emit, note, say
 # After the dense network the recommended method comes first; all at a sparsity where methods differ.
 _RECIPES = ("fashion-dense", "fashion-feather-99.5", "fashion-rpg-99.5", "fashion-gmp-99.5")
 # One image reads 9 MB of weights in its linear layers: sparsity pays there, and batches are cheap to train.
-_OVERRIDES = ["model.name=vgg-small-fc", "epochs=6"]
+_OVERRIDES = ["model.name=vgg-small-fc", "epochs=5"]
 _INTRODUCTION = """\
 Four runs of the same small VGG on 12,000 images of clothes, with the same epochs and seed: dense, and pruned to 99.5 %
 while training with Feather (the recommended method), RPG (rank-based pruning) and gradual magnitude pruning. Then the
-latency of each on the sparse engine, and a report. This takes less than five minutes on two cores.
+latency of each on the sparse engine, and a report. This takes three to four minutes on two cores.
 """
 _NEXT = """\
 What to try next

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.out is not None:
         check_file(args.out)
-    found = export(
+    result = export(
         args.run_or_file,
         args.to,
         args.out,
@@ -35,4 +35,4 @@ def run(args: argparse.Namespace) -> int:
         image_size=args.image_size,
         say=note,
     )
-    return emit(args.json, found.to_dict(), str(found))
+    return emit(args.json, result.to_dict(), str(result))

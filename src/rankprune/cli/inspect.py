@@ -26,5 +26,5 @@ def run(args: argparse.Namespace) -> int:
         if args.latency:
             measure_all([run.folder for run in runs], note)
         return emit(args.json, [run.to_dict() for run in runs], comparison(runs))
-    found = analyze(args.checkpoint, allow(args.model), args.delta, args.image_size)
-    return emit(args.json, found.to_dict(), str(found))
+    analysis = analyze(args.checkpoint, allow(args.model), args.delta, args.image_size)
+    return emit(args.json, analysis.to_dict(), str(analysis))

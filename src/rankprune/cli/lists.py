@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
-from rankprune.lab.recipes.names import list_recipes
+from rankprune.core.summary import table
+from rankprune.lab.recipes.names import list_recipes, task, tasks
 
 from .output import emit
 
@@ -19,24 +21,57 @@ def run(args: argparse.Namespace) -> int:
         The exit code.
     """
     if args.command == "recipes":
-        names = _some("recipe", args.pattern, list_recipes(args.pattern))
-        return emit(args.json, names, "\n".join(names))
+        return _recipes(args)
     return _methods(args) if args.command == "methods" else _doctor(args)
 
 
-def _some(what: str, pattern: str, found: list[str]) -> list[str]:
-    """Return the names, or raise if there are none."""
-    if not found:
-        raise ValueError(f"No {what} matches {pattern!r}: `rankprune {what}s` lists all; '*rpg*' is a pattern.")
-    return found
+def _recipes(args: argparse.Namespace) -> int:
+    """List recipes by pattern; without one, a line for each task."""
+    names = matching("recipe", args.pattern or "*", list_recipes)
+    if args.pattern is not None:
+        return emit(args.json, names, "\n".join(names))
+    rows = []
+    for name in tasks():
+        family = task(name)["family"]
+        methods = [method for method in family["methods"] if method != "dense"]
+        sparsities = ", ".join(f"{percent:g}" for percent in family["sparsities"])
+        rows.append((name, sparsities, f"{len(methods)}"))
+    lines = table(("task", "sparsities in %", "methods"), rows, right="methods")
+    lines += [
+        "",
+        f"{len(names):,} recipes, named TASK-dense and TASK-METHOD-SPARSITY: fashion-feather-98, for example.",
+        "rankprune recipes 'fashion-*' lists those of a task; any sparsity between 0 and 100 can be written.",
+    ]
+    return emit(args.json, names, "\n".join(lines))
+
+
+def matching(what: str, pattern: str, search: Callable[[str], list[str]]) -> list[str]:
+    """Return the names that match a pattern; the error for none suggests a pattern that matches.
+
+    Args:
+        what: What is named: recipe, model or method.
+        pattern: A shell pattern.
+        search: Returns the names that match a pattern.
+
+    Returns:
+        At least one name.
+
+    Raises:
+        ValueError: No name matches.
+    """
+    if names := search(pattern):
+        return names
+    wider = f"*{pattern.strip('*')}*"
+    if search(wider):
+        raise ValueError(f"No {what} is named {pattern!r}: did you mean the pattern '{wider}'?")
+    raise ValueError(f"No {what} matches {pattern!r}: `rankprune {what}s` lists what there is.")
 
 
 def _methods(args: argparse.Namespace) -> int:
     from rankprune.core.method import list_methods, method_info
-    from rankprune.core.summary import table
 
-    infos = [method_info(name) for name in _some("method", args.pattern, list_methods(args.pattern))]
-    found = [
+    infos = [method_info(name) for name in matching("method", args.pattern, list_methods)]
+    values = [
         {"name": i.name, "family": i.family, "needs": sorted(i.needs), "moves": i.moves, "cost": i.cost.step,
          "exact": i.exact, "paper": i.paper, "description": i.description}
         for i in infos
@@ -46,11 +81,13 @@ def _methods(args: argparse.Namespace) -> int:
         for i in infos
     ]
     lines = table(("method", "family", "needs", "masks", "step", "paper"), rows)
-    note = (
-        "step: FLOPs of a training step relative to a dense step, where f is the density; "
-        "mask updates that use gradients need a dense backward pass."
-    )
-    return emit(args.json, found, "\n".join([*lines, "", note]))
+    notes = [
+        "needs: data and loss at attach, or gradients of the pruned weights (grad)",
+        "masks: whether they change during training (move) or not (fixed)",
+        "step: FLOPs of a training step relative to a dense step, where f is the density; mask updates that use",
+        "gradients need a dense backward pass",
+    ]
+    return emit(args.json, values, "\n".join([*lines, "", *notes]))
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import json
 
 from rankprune.lab.models import list_models, names_user_code, register_user_model
 
+from .lists import matching
 from .output import emit
 
 _LIBRARIES = ("torchvision", "timm")
@@ -36,12 +37,12 @@ def overrides(args: argparse.Namespace) -> list[str]:
     Returns:
         Each as `key=value`.
     """
-    found = list(args.overrides)
+    settings = list(args.overrides)
     if args.data is not None:
-        found.append(f"data.root={json.dumps(args.data)}")
+        settings.append(f"data.root={json.dumps(args.data)}")
     if (name := allow(getattr(args, "model", None))) is not None:
-        found.append(f"model.name={json.dumps(name)}")
-    return found
+        settings.append(f"model.name={json.dumps(name)}")
+    return settings
 
 
 def run(args: argparse.Namespace) -> int:
@@ -61,20 +62,18 @@ def run(args: argparse.Namespace) -> int:
         lines += ["--model package.module:factory or --model path/to/file.py:factory is a model of your own"]
         counts = {library: len(names) for library, names in libraries.items()}
         return emit(args.json, {"models": own, "libraries": counts}, "\n".join(lines))
-    found = list(own)
-    if ":" not in args.pattern:
-        for library in libraries:
-            found += list_models(f"{library}:{args.pattern}")
-    if not found:
-        raise ValueError(
-            f"No model matches {args.pattern!r}: `rankprune models` lists what there is; '*vit*' is a pattern."
-        )
-    return emit(args.json, {"models": found}, "\n".join(found))
+
+    def search(pattern: str) -> list[str]:
+        names = list_models(pattern)
+        return names if ":" in pattern else names + [name for x in libraries for name in list_models(f"{x}:{pattern}")]
+
+    names = matching("model", args.pattern, search)
+    return emit(args.json, {"models": names}, "\n".join(names))
 
 
 def _library_names() -> dict[str, list[str]]:
-    found = {}
+    names = {}
     for library in _LIBRARIES:
         with contextlib.suppress(ImportError):  # not installed
-            found[library] = list_models(f"{library}:*")
-    return found
+            names[library] = list_models(f"{library}:*")
+    return names

@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
         return _run(args, paths)
     if args.what == "figures":
         return _figures(args, paths)
-    found = index.build(args.what, paths.results, args.scale)
-    return emit(args.json, found.to_dict(), str(found))
+    page = index.build(args.what, paths.results, args.scale)
+    return emit(args.json, page.to_dict(), str(page))
 
 
 def _list(args: argparse.Namespace, paths: Paths) -> int:

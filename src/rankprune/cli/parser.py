@@ -14,7 +14,7 @@ Prune PyTorch networks to 90-99.9 % unstructured sparsity.
 
   rankprune demo                                    see it work, in minutes, on embedded data
   rankprune recipes 'fashion-*'                     what can be run by name
-  rankprune train fashion-rpg-98                    run one
+  rankprune train fashion-feather-98                run one
   rankprune prune w.pth --model torchvision:resnet18 --sparsity 0.9 --out w.safetensors
   rankprune bench w.safetensors                     its latency on the sparse engine, torch and ONNX Runtime
   rankprune models '*resnet18*'                     names for --model; your own file.py:factory works too
@@ -27,11 +27,11 @@ continues). RANKPRUNE_DEBUG=1 prints a traceback.
 _TRAIN = """\
 Train a recipe into its run folder DIR/NAME-HASH. If the run is already finished, print its result.
 
-  rankprune train fashion-rpg-98
-  rankprune train cifar10-cpu-resnet20-rpg-98 --data ~/data --out runs
+  rankprune train fashion-feather-98
+  rankprune train cifar10-cpu-resnet20-feather-98 --data ~/data --out runs
   rankprune train fashion-rpg-98 optimizer.lr=0.05 method.lam=2 seed=1
   rankprune train fashion-feather-99 --model net.py:Net     a network of your own
-  rankprune train my.yaml --resume              a recipe of your own, which may start with  base: fashion-rpg-98
+  rankprune train my.yaml --resume              a recipe of your own, which may start with  base: fashion-feather-98
   rankprune train cifar10-vgg19-rpg-99 --smoke  a few steps, on random images unless --data is given
 """
 _PRUNE = """\
@@ -124,6 +124,13 @@ The tables and figures of the RPG paper beside our own runs: its numbers, those 
   rankprune paper run --data DIR --for 150m         run results/queue.yaml for 150 minutes; the next call continues
   rankprune paper run --data DIR --jobs 2           two runs at a time, each with half of the cores
   rankprune paper run --scale full --data DIR       the full-scale recipes, on the GPUs of this machine
+"""
+_RECIPES = """\
+List the recipes that `rankprune train` runs by name; without a pattern, the tasks that have recipes.
+
+  rankprune recipes
+  rankprune recipes 'fashion-*'
+  rankprune recipes 'cifar10-cpu-*-98'
 """
 _MODELS = """\
 List the models that --model accepts; use a pattern for those of torchvision and timm.
@@ -260,12 +267,12 @@ def build_parser() -> argparse.ArgumentParser:
     export.add_argument("--threads", type=int, metavar="N", help="default: the cores this process may use")
     export.add_argument("--image-size", type=int, metavar="N", help="pixels; default: as the file says")
 
-    recipes = command("recipes", "list recipes", "List the recipes that can be run by name.", "lists")
-    recipes.add_argument("pattern", nargs="?", default="*", help="a shell pattern, such as 'cifar10-cpu-*-98'")
+    recipes = command("recipes", "list recipes", _RECIPES, "lists")
+    recipes.add_argument("pattern", nargs="?", metavar="PATTERN", help="a shell pattern, such as 'fashion-*-98'")
     models = command("models", "list models", _MODELS, "models")
     models.add_argument("pattern", nargs="?", metavar="PATTERN", help="a shell pattern, such as '*resnet18*'")
     methods = command("methods", "list pruning methods", "List the pruning methods, with their papers.", "lists")
-    methods.add_argument("pattern", nargs="?", default="*", help="a shell pattern")
+    methods.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help="a shell pattern, such as 'r*'")
     command("doctor", "what is installed and what is missing", "Show what is installed and what is missing.", "lists")
     completion = command("completion", "completion for your shell", _COMPLETION, "completion")
     completion.add_argument("shell", choices=("bash", "zsh"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rankprune.core.method import method_info
 from rankprune.core.oneshot import prune
 from rankprune.formats import save
 from rankprune.lab.bench.export import weights_file
@@ -25,11 +26,16 @@ def run(args: argparse.Namespace) -> int:
         The exit code.
     """
     out = weights_file(check_file(args.out))
+    if not method_info(args.method).needs.isdisjoint(("data", "loss")):
+        raise ValueError(
+            f"{args.method} needs training data, which this command does not read: use --method lamp, or "
+            f"rankprune.prune(model, {args.method!r}, data=..., loss_fn=...) in Python."
+        )
     model, _, about = open_model(Path(args.checkpoint), allow(args.model), args.image_size)
     report = prune(model, args.method, sparsity=args.sparsity, distribution=args.distribution, seed=args.seed)
     with writing(out):
         save(model, out, about=about.to_dict())
     size = out.stat().st_size
-    found = {"file": str(out), "bytes": size, "kept": report.kept, "total": report.total, "sparsity": report.sparsity}
     layers = [{"name": layer.name, "kept": layer.kept, "total": layer.total} for layer in report.layers]
-    return emit(args.json, {**found, "layers": layers}, f"{report}\n\nsaved {out} ({size:,} bytes)")
+    value = {"file": str(out), "bytes": size, "kept": report.kept, "total": report.total, "sparsity": report.sparsity}
+    return emit(args.json, {**value, "layers": layers}, f"{report}\n\nsaved {out} ({size:,} bytes)")

@@ -37,10 +37,10 @@ def _report(args: argparse.Namespace) -> int:
         measure_all(find(args.runs), note)
     data = Collector(args.runs, engine=args.engine).collect(note)
     size = write_page(data, out)
-    found = {"out": args.out, "bytes": size, "runs": len(data["runs"])}
+    value = {"out": args.out, "bytes": size, "runs": len(data["runs"])}
     runs = f"{len(data['runs'])} run{'s' * (len(data['runs']) != 1)}"
     return emit(
-        args.json, found, f"{args.out}: {runs}, {size / 1e6:.1f} MB, needs no network: {out.resolve().as_uri()}"
+        args.json, value, f"{args.out}: {runs}, {size / 1e6:.1f} MB, needs no network: {out.resolve().as_uri()}"
     )
 
 

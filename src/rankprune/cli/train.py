@@ -10,7 +10,7 @@ from rankprune.lab.training import smoke, train
 
 from .bars import Bars
 from .models import overrides
-from .output import check_folder, emit
+from .output import check_folder, emit, note
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,12 +23,14 @@ def run(args: argparse.Namespace) -> int:
         The exit code.
     """
     recipe = load_recipe(args.recipe, overrides(args))
+    if args.data is not None and recipe.data.name == "fashion":
+        note("the images of fashion come with the package, so --data is not used.")
     out = check_folder(args.out)
     outcome = (smoke if args.smoke else train)(recipe, out, resume=args.resume, callback=Bars())
     if not outcome.main:
         return 0
     run = FinishedRun(outcome.folder, outcome.result)
-    done = "was finished before" if outcome.found else "is finished"
+    done = "was finished before" if outcome.finished_before else "is finished"
     lines = [comparison([run]), "", f"The run {done}: {outcome.folder}"]
     lines += [f"Its latency: rankprune compare --latency {outcome.folder}"] * (run.latency is None)
-    return emit(args.json, {"found": outcome.found, **run.to_dict()}, "\n".join(lines))
+    return emit(args.json, {"finished_before": outcome.finished_before, **run.to_dict()}, "\n".join(lines))

@@ -54,7 +54,7 @@ def test_the_key_is_of_what_is_run() -> None:
 
 def test_an_accuracy_off_its_target_is_refused(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    with pytest.raises(OffTarget, match=r"keeps 501 of 10,000 weights and not the 500 of 95.00%: its accuracy is refused"):
+    with pytest.raises(OffTarget, match=r"keeps 501 of 10,000 weights and not the 500 of 95.00 %: its accuracy is refused"):
         add(records, RUN, 0.8, kept=501)
     assert list(tmp_path.iterdir()) == []
     add(records, RUN, 0.8)

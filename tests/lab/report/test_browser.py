@@ -174,9 +174,7 @@ def test_a_phone_scrolls_one_way_and_text_is_readable(open_page: Open, page_file
         for ground in ("page", "card", "raised", "tint"):
             pair = page.evaluate("([a, b]) => [colour(a), colour(b)]", [text, ground])
             assert contrast(*pair) >= 4.5, (scheme, text, ground)
-    lines = ("faint", *(f"s{i}" for i in range(1, 8)))  # what is drawn, not read
-    for line in lines:
-        assert contrast(*page.evaluate("(a) => [colour(a), colour('card')]", line)) >= 3, (scheme, line)
+    assert contrast(*page.evaluate("() => [colour('faint'), colour('card')]")) >= 3, scheme  # drawn, not read
 
 
 def contrast(one: str, other: str) -> float:

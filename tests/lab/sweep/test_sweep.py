@@ -96,12 +96,12 @@ def test_a_sweep_goes_on_after_a_failure_and_skips_what_is_done(tmp_path: Path, 
     recipes = read_sweep(path, [*TINY, "epochs=2"])[1:]  # one that fails, two that do not
     callback = Plug()
     first = run_sweep(recipes, tmp_path / "runs", callback, jobs)
-    assert [(outcome.found, outcome.result.seed) for outcome in first.outcomes] == [(False, 0), (False, 1)]
+    assert [(outcome.finished_before, outcome.result.seed) for outcome in first.outcomes] == [(False, 0), (False, 1)]
     assert len(first.failures) == 1
     assert all("loss" in text for text in first.failures.values())
     assert [line["epoch"] for line in callback.lines] == ([1, 2, 1, 2] if jobs == 1 else [])
     again = run_sweep(recipes, tmp_path / "runs", jobs=jobs)
-    assert [outcome.found for outcome in again.outcomes] == [True, True]
+    assert [outcome.finished_before for outcome in again.outcomes] == [True, True]
     table = comparison(read_results([tmp_path / "runs"]))
     assert "fashion-dense (2 seeds)" in table
     accuracies = [100 * outcome.result.accuracy_last for outcome in first.outcomes]
@@ -214,7 +214,7 @@ def test_a_comparison_says_its_delta_and_the_exact_count(tmp_path: Path) -> None
     table = comparison(read_results([folder]))
     assert "δ=0.25" in table
     assert "138 of 1,384" in table
-    assert "90.0289%" in table
+    assert "90.0289 %" in table
     assert len(read_results([folder, tmp_path, folder / ".." / folder.name])) == 1  # named thrice, one run
     with pytest.raises(NoResult, match="no finished run"):
         read_results([tmp_path / "nothing"])

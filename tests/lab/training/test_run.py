@@ -110,7 +110,7 @@ def test_methods_with_extras_and_methods_that_look_at_data(tmp_path: Path) -> No
 def test_a_finished_run_is_found_and_not_run_again(finished: Path) -> None:
     plug = Plug()
     outcome = run(small(), finished.parent, callback=plug)
-    assert outcome.found
+    assert outcome.finished_before
     assert outcome.folder == finished
     assert plug.steps == []
 

@@ -70,8 +70,8 @@ class Benchmark:
         Returns:
             Seconds of the other engine / seconds of the sparse engine.
         """
-        found = {row.name: getattr(row, by) for row in self.rows}
-        return float(found[name] / found["rankprune"])
+        seconds = {row.name: getattr(row, by) for row in self.rows}
+        return float(seconds[name] / seconds["rankprune"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -123,8 +123,8 @@ def benchmark(
     threads = thread_count(threads)
     check_runs(model.eval(), example)
     with torch_threads(threads), pinned(threads) as cpus, tempfile.TemporaryDirectory() as folder:
-        found = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder), say)
-        return replace(found, cpus=cpus)
+        measured = _measure(model.eval(), example, against, threads, deepsparse_env, rounds, Path(folder), say)
+        return replace(measured, cpus=cpus)
 
 
 def check_runs(model: nn.Module, example: Tensor) -> None:
@@ -142,7 +142,11 @@ def check_runs(model: nn.Module, example: Tensor) -> None:
             model(example)
     except Exception as error:  # models raise all kinds of errors
         shape, reason = tuple(example.shape), " ".join(str(error).split()).rstrip(".")[:200]
-        raise ValueError(f"The model does not accept an input of {shape} ({reason}): try another size.") from error
+        if isinstance(error, TypeError) and "required positional argument" in reason:
+            way_out = "this command gives one input, so use rankprune.compile(model, (input, ...)) in Python"
+        else:
+            way_out = "try another size"
+        raise ValueError(f"The model does not accept an input of {shape} ({reason}): {way_out}.") from error
 
 
 @contextlib.contextmanager

@@ -17,9 +17,9 @@ def main() -> None:
     for _ in sys.stdin:
         x = np.load(folder / "in.npy")
         start = time.perf_counter()
-        found = engine.run([x])[0]
+        output = engine.run([x])[0]
         spent = time.perf_counter() - start
-        np.save(folder / "out.npy", found)
+        np.save(folder / "out.npy", output)
         print(json.dumps(spent), flush=True)
 
 

@@ -73,7 +73,7 @@ class Exported:
     def __str__(self) -> str:
         size = self.dense_bytes / self.file_bytes
         smaller = f"{size:.1f} x smaller" if size > 1.02 else "not smaller"
-        share = f"{self.file_bytes / self.dense_bytes:.1%}"
+        share = f"{100 * self.file_bytes / self.dense_bytes:.1f} %"
         lines = [
             f"wrote {self.file}: {self.file_bytes:,} bytes, {share} of the dense weights' {self.dense_bytes:,}",
             f"batch {self.batch}, {self.threads} threads, {self.rounds} interleaved rounds",

@@ -114,9 +114,9 @@ def measure(folder: Path, threads: int | None = None, say: Say = silent) -> Late
         RunError: The times cannot be written.
     """
     model, example, _ = open_model(folder)
-    found = benchmark(model, example, ("torch", "onnxruntime"), threads, say=say)
-    times = {row.name: Time(row.minimum, row.median, row.low, row.high) for row in found.rows}
-    latency = Latency(times, found.threads, found.rounds, cpu_name())
+    timing = benchmark(model, example, ("torch", "onnxruntime"), threads, say=say)
+    times = {row.name: Time(row.minimum, row.median, row.low, row.high) for row in timing.rows}
+    latency = Latency(times, timing.threads, timing.rounds, cpu_name())
     RunFolder(folder).write_json(LATENCY, seal(latency.to_dict()))
     return latency
 
@@ -147,18 +147,18 @@ def measure_all(folders: Iterable[Path], say: Say = silent) -> dict[Path, Latenc
     Returns:
         The latency by folder.
     """
-    found, missing = {}, []
+    latencies, missing = {}, []
     for folder in folders:
         latency = read(folder)
         if latency is not None:
-            found[folder] = latency
+            latencies[folder] = latency
         elif (folder / MODEL).is_file():
             missing.append(folder)
     steps = Steps(len(missing), say)
     for folder in missing:
         steps.next(f"timing {folder.name} on the sparse engine, torch and ONNX Runtime")
         try:
-            found[folder] = measure(folder)
+            latencies[folder] = measure(folder)
         except (ValueError, ImportError, RunError) as error:
             say(f"{folder.name} has no latency: {error}")
-    return found
+    return latencies

@@ -51,10 +51,10 @@ class Instances(Samples):
             objects: dict[int, list[dict[str, Any]]] = {int(image["id"]): [] for image in content["images"]}
             for image in content["images"]:
                 _ = image["file_name"], image["height"], image["width"]
-            for found in content["annotations"]:
-                _ = found["category_id"], found["segmentation"]
-                if not train or (not found.get("iscrowd", 0) and min(found["bbox"][2:]) > 0):
-                    objects[int(found["image_id"])].append(found)
+            for annotation in content["annotations"]:
+                _ = annotation["category_id"], annotation["segmentation"]
+                if not train or (not annotation.get("iscrowd", 0) and min(annotation["bbox"][2:]) > 0):
+                    objects[int(annotation["image_id"])].append(annotation)
         except FileNotFoundError:
             raise DataError(f"{path} is missing: give the folder that holds annotations/ and {split}/.") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -110,23 +110,23 @@ class Instances(Samples):
         if pixels.shape[:2] != (record["height"], record["width"]):
             raise ValueError("its size is not that of its annotation")
         image = torch.from_numpy(pixels.transpose(2, 0, 1).copy()).float().div_(255)
-        found = self.objects[int(record["id"])]
-        boxes = torch.tensor([one["bbox"] for one in found], dtype=torch.float32).view(-1, 4)
+        annotations = self.objects[int(record["id"])]
+        boxes = torch.tensor([annotation["bbox"] for annotation in annotations], dtype=torch.float32).view(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         target = {
             "image_id": torch.tensor(int(record["id"])),
             "boxes": boxes,
-            "labels": torch.tensor([int(one["category_id"]) for one in found], dtype=torch.int64),
-            "masks": masks([one["segmentation"] for one in found], record["height"], record["width"]),
+            "labels": torch.tensor([int(annotation["category_id"]) for annotation in annotations], dtype=torch.int64),
+            "masks": masks([each["segmentation"] for each in annotations], record["height"], record["width"]),
         }
         return mirrored(image, target) if self.mirror and torch.rand(()) < 0.5 else (image, target)
 
     def truth(self) -> dict[str, Any]:
         """Return the annotations of the images of this split, for the evaluation."""
-        chosen = {int(image["id"]) for image in self.images}
+        ids = {int(image["id"]) for image in self.images}
         return {
             "images": self.images,
-            "annotations": [one for one in self.content["annotations"] if int(one["image_id"]) in chosen],
+            "annotations": [each for each in self.content["annotations"] if int(each["image_id"]) in ids],
             "categories": self.content["categories"],
             "info": {},
         }
@@ -144,15 +144,15 @@ def masks(segmentations: Sequence[Any], height: int, width: int) -> Tensor:
         Masks of 0 and 1, (N, height, width).
     """
     coding = need("faster_coco_eval.core.mask", "detection", "COCO")
-    found = torch.zeros(len(segmentations), height, width, dtype=torch.uint8)
+    planes = torch.zeros(len(segmentations), height, width, dtype=torch.uint8)
     for i, segmentation in enumerate(segmentations):
         coded = segmentation
         if isinstance(segmentation, list):
             coded = coding.merge(coding.frPyObjects(segmentation, height, width))
         elif isinstance(segmentation["counts"], list):
             coded = coding.frPyObjects(segmentation, height, width)
-        found[i] = torch.from_numpy(np.ascontiguousarray(coding.decode(coded)))
-    return found
+        planes[i] = torch.from_numpy(np.ascontiguousarray(coding.decode(coded)))
+    return planes
 
 
 def mirrored(image: Tensor, target: Target) -> tuple[Tensor, Target]:

@@ -30,10 +30,10 @@ def read_verified(path: Path, digest: str) -> bytes:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}).") from error
     algorithm, _, expected = digest.partition(":")
-    found = hashlib.new(algorithm, raw, usedforsecurity=False).hexdigest()
-    if found != expected:
+    actual = hashlib.new(algorithm, raw, usedforsecurity=False).hexdigest()
+    if actual != expected:
         raise DataError(
-            f"{path} is corrupt ({len(raw)} bytes whose {algorithm} begins {found[:8]} and not {expected[:8]}): "
+            f"{path} is corrupt ({len(raw)} bytes whose {algorithm} begins {actual[:8]} and not {expected[:8]}): "
             "fetch it again."
         )
     return raw

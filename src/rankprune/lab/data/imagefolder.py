@@ -32,13 +32,13 @@ class Folder(Samples):
     def __init__(self, folder: Path, transform: Any, limit: int | None) -> None:
         datasets = need("torchvision.datasets", "vision", "An image folder")
         try:
-            found = datasets.ImageFolder(str(folder))
+            listing = datasets.ImageFolder(str(folder))
         except OSError as error:
             reason = str(error).partition(". ")[0].rstrip(".")
             raise DataError(f"{folder} is not an image folder ({reason}): give each class its subfolder.") from error
-        self.classes: list[str] = found.classes
-        self.samples = [found.samples[i] for i in evenly(len(found.samples), limit).tolist()]
-        self.load = found.loader
+        self.classes: list[str] = listing.classes
+        self.samples = [listing.samples[i] for i in evenly(len(listing.samples), limit).tolist()]
+        self.load = listing.loader
         self.transform = transform
 
     def __len__(self) -> int:

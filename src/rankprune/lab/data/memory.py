@@ -57,10 +57,10 @@ class Images:
         size = len(self.train_labels)
         if not 0 < count < size:
             raise DataError(f"holdout={count} is not a part of the {size} training images: give from 1 to {size - 1}.")
-        held = torch.zeros(size, dtype=torch.bool)
-        held[evenly(size, count)] = True
+        held_out = torch.zeros(size, dtype=torch.bool)
+        held_out[evenly(size, count)] = True
         images, labels = self.train_images, self.train_labels
-        return Images(images[~held], labels[~held], images[held], labels[held])
+        return Images(images[~held_out], labels[~held_out], images[held_out], labels[held_out])
 
     def at_size(self, size: int | None, name: str) -> Images:
         """Return the images at their own size or at half of it.

@@ -141,15 +141,15 @@ class Sampling:
                 f"Epoch {epoch} from batch {start_batch} was asked for, of epochs 0, 1, ... "
                 f"with {self.batches_per_epoch} batches each."
             )
-        found: list[tuple[int, Tensor]] = []
-        number, held, steps = start_batch, -1, torch.empty(0)
+        batches: list[tuple[int, Tensor]] = []
+        number, loaded, steps = start_batch, -1, torch.empty(0)
         for batch in range(epoch * self.batches_per_epoch + start_batch, (epoch + 1) * self.batches_per_epoch):
             whole, part = divmod(batch, self._batches_per_pass)
-            if whole != held:
-                held, steps = whole, self._pass(whole)
-            found.append((number, steps[part]))
+            if whole != loaded:
+                loaded, steps = whole, self._pass(whole)
+            batches.append((number, steps[part]))
             number += 1
-        return found
+        return batches
 
     def _pass(self, number: int) -> Tensor:
         """The steps of one pass over the training set, (steps, step_size)."""

@@ -42,8 +42,8 @@ def check_masks_agree(sparsifier: Sparsifier | None, world: World, where: str) -
     """
     if sparsifier is None or world.size == 1:
         return
-    found = world.all_gather_int(digest(sparsifier))
-    if other := [rank for rank, number in enumerate(found) if number != found[0]]:
+    digests = world.all_gather_int(digest(sparsifier))
+    if other := [rank for rank, number in enumerate(digests) if number != digests[0]]:
         raise MasksDiffer(
             f"The masks of process {other[0]} are not those of process 0 at step {sparsifier.step} of {where}: "
             "continue with --resume, and if it happens again check the machine of that process.",

@@ -83,10 +83,10 @@ class World:
         """
         if self.size == 1:
             return [number]
-        found = torch.zeros(self.size, dtype=torch.int64)
-        found[self.rank] = number
-        dist.all_reduce(found, group=self.control)
-        return found.tolist()
+        numbers = torch.zeros(self.size, dtype=torch.int64)
+        numbers[self.rank] = number
+        dist.all_reduce(numbers, group=self.control)
+        return numbers.tolist()
 
     def broadcast(self, content: bytes) -> bytes:
         """Send the main process's bytes to every process.
@@ -119,14 +119,14 @@ class World:
         """
         if self.size == 1:
             return [content]
-        found = []
+        contents = []
         for rank, length in enumerate(self.all_gather_int(len(content))):
-            held = content if rank == self.rank else bytes(length)
-            buffer = torch.tensor(bytearray(held), dtype=torch.uint8)
+            payload = content if rank == self.rank else bytes(length)
+            buffer = torch.tensor(bytearray(payload), dtype=torch.uint8)
             if length:
                 dist.broadcast(buffer, rank, group=self.control)
-            found.append(buffer.numpy().tobytes())
-        return found
+            contents.append(buffer.numpy().tobytes())
+        return contents
 
     def on_main(self, work: Callable[[], Any]) -> Any:
         """Run a function on the main process only, and share its result or exception with every process.

@@ -51,11 +51,11 @@ def register_user_model(name: str) -> None:
         return
     source, _, factory = name.rpartition(":")
     module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
-    found = getattr(module, factory, None)
-    if not callable(found):
+    builder = getattr(module, factory, None)
+    if not callable(builder):
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise ModelError(f"{source} has no function or class {factory!r}: {nearest(factory, known)}")
-    register_model(name)(_builder(name, found))
+    register_model(name)(_builder(name, builder))
 
 
 def _import_module(name: str) -> ModuleType:

@@ -166,6 +166,8 @@ def _begins_as_safetensors(path: Path) -> bool:
 
 
 def _unreadable(path: Path) -> WeightsError:
+    if path.suffix == ".py":
+        return WeightsError(f"{path.name} is code, not a weights file: name the model in it, as in {path.name}:Net.")
     size = path.stat().st_size
     return WeightsError(f"{path.name} is damaged, truncated or not a weights file ({size} bytes): copy it again.")
 

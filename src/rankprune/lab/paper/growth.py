@@ -95,7 +95,7 @@ def growth(data: str | None, embedded: bool, budget: tuple[str, ...] = ("epochs=
     Returns:
         The statistics of each case.
     """
-    found = []
+    cases = []
     for method, settings in CASES:
         run = Run(TASK, method, PERCENT, tuple(settings.items()), budget=budget)
         watch = Watch()
@@ -108,9 +108,9 @@ def growth(data: str | None, embedded: bool, budget: tuple[str, ...] = ("epochs=
             folder.create()
             with Interrupt() as interrupt:
                 Loop(task, folder, Callback(), Progress()).run(interrupt)
-        found.append({
+        cases.append({
             "method": method, "settings": settings, "grown": watch.grown,
             "survived": watch.survived / max(watch.grown, 1), "alike": watch.alike / max(watch.compared, 1),
             "size": float(torch.tensor(watch.sizes).median()) if watch.sizes else 0.0,
         })  # fmt: skip
-    return {"run": f"{TASK} at {PERCENT:g} %", "embedded": embedded, "cases": found}
+    return {"run": f"{TASK} at {PERCENT:g} %", "embedded": embedded, "cases": cases}

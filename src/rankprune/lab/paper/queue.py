@@ -94,8 +94,8 @@ class Queue:
         Returns:
             The runs, in order.
         """
-        found = [item for _, item in self.items] if stage is None else self.stages.get(stage, [])
-        return [item for item in found if isinstance(item, Run)]
+        items = [item for _, item in self.items] if stage is None else self.stages.get(stage, [])
+        return [item for item in items if isinstance(item, Run)]
 
     def measurements(self) -> list[Measurement]:
         """Return the measurements."""
@@ -129,10 +129,10 @@ def read_queue(path: Path, records: Records) -> Queue:
                 f"{path}: {stage.name} takes the leading methods of {stage.leading.of!r}, which is no earlier stage."
             )
         # The dense run occurs once per sparsity; `fromkeys` keeps one.
-        asked = list(dict.fromkeys(_items(stage, file.budget, queue, records)))
-        queue.stages[stage.name] = asked
-        queue.items += [(stage.name, item) for item in asked if item not in seen]
-        seen.update(asked)
+        items = list(dict.fromkeys(_items(stage, file.budget, queue, records)))
+        queue.stages[stage.name] = items
+        queue.items += [(stage.name, item) for item in items if item not in seen]
+        seen.update(items)
     return queue
 
 
@@ -173,7 +173,7 @@ def leading(runs: list[Run], records: Records, want: Leading) -> list[tuple[str,
     Returns:
         (method, settings) of each, best first; None until all runs at those sparsities have a record.
     """
-    found: dict[tuple[str, tuple[tuple[str, Any], ...]], list[float]] = {}
+    accuracies: dict[tuple[str, tuple[tuple[str, Any], ...]], list[float]] = {}
     embedded = on_embedded(runs, records)
     for run in runs:
         if run.percent not in want.by or not run.known():
@@ -181,8 +181,8 @@ def leading(runs: list[Run], records: Records, want: Leading) -> list[tuple[str,
         record = record_of(run, records, embedded)
         if record is None:
             return None
-        found.setdefault((run.method, run.settings), []).append(accuracy(record) or 0.0)
-    ranked = sorted(found, key=lambda choice: -statistics.fmean(found[choice]))
+        accuracies.setdefault((run.method, run.settings), []).append(accuracy(record) or 0.0)
+    ranked = sorted(accuracies, key=lambda choice: -statistics.fmean(accuracies[choice]))
     return ranked[: want.count] if ranked else None
 
 

@@ -91,8 +91,8 @@ def check(record: Mapping[str, Any]) -> None:
     want = kept(total, target) if target else total
     if target and result.kept != want:
         raise OffTarget(
-            f"{record['name']} keeps {result.kept:,} of {total:,} weights and not the {want:,} of {target:.2%}: "
-            "its accuracy is refused."
+            f"{record['name']} keeps {result.kept:,} of {total:,} weights and not the {want:,} of "
+            f"{100 * target:.2f} %: its accuracy is refused."
         )
 
 
@@ -124,8 +124,8 @@ class Records:
         Returns:
             The record, or None if there is none.
         """
-        found = self._by_key.get(run)
-        return found[-1] if found else None
+        records = self._by_key.get(run)
+        return records[-1] if records else None
 
     def has(self, run: str, code: str | None = None) -> bool:
         """Whether a run has a record.

@@ -87,7 +87,7 @@ class Evidence:
         self.runs = [run for run in queue.runs() if of(run)]
         self.embedded = on_embedded(self.runs, records)
         self.used: list[Record] = []
-        self.asked: set[Run] = set()
+        self.table_runs: set[Run] = set()
 
     def find(
         self, task: str, method: str, sparsity: float | None, settings: Iterable[tuple[str, object]] = (),
@@ -125,10 +125,10 @@ class Evidence:
         Returns:
             The records.
         """
-        self.asked |= set(runs)
-        found = [record for run in runs if (record := self._record(run)) is not None]
-        self.used += [record for record in found if record not in self.used]
-        return found
+        self.table_runs |= set(runs)
+        records = [record for run in runs if (record := self._record(run)) is not None]
+        self.used += [record for record in records if record not in self.used]
+        return records
 
     def values(self, runs: Sequence[Run], value: Value) -> list[float]:
         """Return a value of each result that has it. Failed runs have no result.
@@ -141,7 +141,7 @@ class Evidence:
             The values.
         """
         results = [result for record in self.records_of(runs) if (result := result_of(record)) is not None]
-        return [float(found) for result in results if (found := value(result)) is not None]
+        return [float(number) for result in results if (number := value(result)) is not None]
 
     def accuracy(self, runs: Sequence[Run], planned: str = "not run") -> str:
         """Format the accuracy of some runs as a cell.
@@ -153,9 +153,9 @@ class Evidence:
         Returns:
             Mean and standard error in percent, "failed", or why there is no number.
         """
-        found = self.records_of(runs)
-        values = [value for record in found if (value := accuracy(record)) is not None]
-        failed = [record for record in found if "failed" in record]
+        records = self.records_of(runs)
+        values = [value for record in records if (value := accuracy(record)) is not None]
+        failed = [record for record in records if "failed" in record]
         if values:
             return percent(values) + (f", {len(failed)} failed" if failed else "")
         if failed:
@@ -209,8 +209,8 @@ class Evidence:
         Returns:
             The same table.
         """
-        table.planned = len(self.asked)
-        table.done = sum(self._record(run) is not None for run in self.asked)
+        table.planned = len(self.table_runs)
+        table.done = sum(self._record(run) is not None for run in self.table_runs)
         settings = Counter(_setting(record) for record in self.used if "recipe" in record)
         table.ran = ", ".join(dict.fromkeys(net_and_data(record) for record in self.used if "recipe" in record))
         if settings:

@@ -130,12 +130,12 @@ def clipping(evidence: Evidence, scale: Scale) -> Table:
     Returns:
         The table.
     """
-    found = [r for r in evidence.runs if r.settings == UNCLIPPED]
-    sparsities = sorted({r.percent for r in found if r.percent is not None})
+    unclipped = [r for r in evidence.runs if r.settings == UNCLIPPED]
+    sparsities = sorted({r.percent for r in unclipped if r.percent is not None})
     head = ("method", *(f"{s:g} %{', not clipped' * free}" for s in sparsities for free in (False, True)))
     title = "Gradients clipped to a norm of 3 and not clipped: small VGG, accuracy by sparsity"
     table = Table("clipping", title, head)
-    for method in sorted({r.method for r in found}):
+    for method in sorted({r.method for r in unclipped}):
         both = [evidence.find("cifar10-cpu-vgg", method, s, own) for s in sparsities for own in ((), UNCLIPPED)]
         table.rows.append((method, *(evidence.accuracy(runs) for runs in both)))
     table.notes = [
@@ -194,7 +194,7 @@ def verdict(evidence: Evidence, runs: list[Run]) -> str:
         if len(values) >= LEAST:
             into.setdefault(_label(run.method, run.settings), {})[float(run.percent or 0)] = values
     # Methods that were far behind with their first seed have no more seeds, so only the leading ones are compared.
-    candidates, singles = ({n: f for n, f in found.items() if len(f) == len(AT)} for found in (candidates, singles))
+    candidates, singles = ({n: f for n, f in by_name.items() if len(f) == len(AT)} for by_name in (candidates, singles))
     rule = f"by more than two standard errors of the difference, on {LEAST} seeds each, at 99 and 99.5 %"
     if not (candidates and singles):
         lacking = "combination" if singles else "single method" if candidates else "method"
@@ -305,10 +305,10 @@ def plain_runs(evidence: Evidence, settings: tuple[tuple[tuple[str, Any], ...], 
 
 
 def _first_seeds(runs: Any) -> list[Run]:
-    found: dict[tuple[Any, ...], Run] = {}
+    first: dict[tuple[Any, ...], Run] = {}
     for run in runs:
-        found.setdefault((run.task, run.method, run.percent, run.settings), run)
-    return list(found.values())
+        first.setdefault((run.task, run.method, run.percent, run.settings), run)
+    return list(first.values())
 
 
 def net(run: Run) -> str:

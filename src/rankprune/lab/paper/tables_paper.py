@@ -119,11 +119,11 @@ def maskrcnn(evidence: Evidence, scale: Scale) -> Table:
 def _average_precision(evidence: Evidence, runs: list[Any], scale: Scale) -> tuple[str, str]:
     if not runs:
         return "not run", "not run"
-    found = evidence.records_of(runs)
-    if not found:
+    records = evidence.records_of(runs)
+    if not records:
         text = "not run" if runs[0].known() else f"no recipe {runs[0].name}"
         return text, text
-    if any("failed" in record for record in found):
+    if any("failed" in record for record in records):
         return "failed", "failed"
     if scale == "cpu":
         return "not run", "not run"
@@ -154,8 +154,8 @@ def runtime(evidence: Evidence, scale: Scale) -> Table:
     times = record["result"]["times"] if record else {}
 
     def faster(peer: str, mine: dict[str, float]) -> str:
-        found = times.get(peer)
-        return " / ".join(f"{found[by] / mine[by]:.2f}" for by in ("minimum", "median")) if found else "absent"
+        time = times.get(peer)
+        return " / ".join(f"{time[by] / mine[by]:.2f}" for by in ("minimum", "median")) if time else "absent"
 
     for sparsity, (milliseconds, top1) in data["paper"].items():
         paper = (f"{top1:.2f}", f"{milliseconds:.2f}", f"{data['paper'][0][0] / milliseconds:.2f}")
@@ -165,9 +165,9 @@ def runtime(evidence: Evidence, scale: Scale) -> Table:
             cells = (spent, *(faster(peer, mine) for peer in ("0", "torch", "onnxruntime")))
         table.rows.append(("dense" if not sparsity else f"{sparsity:g}", *paper, *cells))
     if record:
-        found = record["result"]
-        how = f"{found['threads']} threads, one image of {found['size']} pixels, {found['rounds']} rounds, interleaved"
-        table.notes.append(f"ours: {found['model']}; {record['environment']['cpu']}, {how}; minimum / median.")
+        bench = record["result"]
+        how = f"{bench['threads']} threads, one image of {bench['size']} pixels, {bench['rounds']} rounds, interleaved"
+        table.notes.append(f"ours: {bench['model']}; {record['environment']['cpu']}, {how}; minimum / median.")
         table.notes.append(
             "x: speed-up of the engine over itself, torch and ONNX Runtime, each with the dense network."
         )
@@ -193,8 +193,8 @@ def overhead(evidence: Evidence, scale: Scale) -> Table:
     svd, whole = data["svd"], data["whole"]
     share = svd["minutes"] / whole["minutes"]
 
-    def ours(found: dict[str, Any], key: str, form: str) -> str:
-        return format(found[key], form) if found else "not run"
+    def ours(result: dict[str, Any], key: str, form: str) -> str:
+        return format(result[key], form) if result else "not run"
 
     dense, each = data["dense_training_flops"], 60 * svd["minutes"] / UPDATES
     table.rows += [

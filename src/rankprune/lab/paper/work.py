@@ -167,9 +167,9 @@ class QueueWorker:
                 self._skipped.add(item)
                 return
             self._announce(f"measuring {item.name}", due)
-            found = MEASUREMENTS[item.name](self.paths.data, self.paths.embedded)
+            result = MEASUREMENTS[item.name](self.paths.data, self.paths.embedded)
             self._ended += 1
-            self._add(describe(self._key(item), item.name, 0, code_version(), found), records)
+            self._add(describe(self._key(item), item.name, 0, code_version(), result), records)
 
     @property
     def _out(self) -> Path:

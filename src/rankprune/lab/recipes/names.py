@@ -56,12 +56,12 @@ def list_recipes(pattern: str = "*") -> list[str]:
         The names, by task and method.
     """
     names = []
-    for one in tasks():
-        family = task(one)["family"]
+    for name in tasks():
+        family = task(name)["family"]
         for method in family["methods"]:
             percents = family.get("only", {}).get(method, family["sparsities"])
-            rows = [f"{one}-{method}-{percent}" for percent in percents]
-            names += [f"{one}-dense"] if method == "dense" else rows
+            rows = [f"{name}-{method}-{percent}" for percent in percents]
+            names += [f"{name}-dense"] if method == "dense" else rows
     return fnmatch.filter(names, pattern)
 
 
@@ -74,16 +74,16 @@ def find(name: str) -> Row | None:
     Returns:
         The row, or None if there is no such task or method.
     """
-    for one in sorted(tasks(), key=len, reverse=True):
-        if not name.startswith(f"{one}-"):
+    for known in sorted(tasks(), key=len, reverse=True):
+        if not name.startswith(f"{known}-"):
             continue
-        methods = task(one)["family"]["methods"]
-        method, _, percent = name.removeprefix(f"{one}-").rpartition("-")
+        methods = task(known)["family"]["methods"]
+        method, _, percent = name.removeprefix(f"{known}-").rpartition("-")
         if not method and percent == "dense" and "dense" in methods:
-            return Row(one, None, None)
+            return Row(known, None, None)
         share = _share(percent)
         if base_method(method) in methods and method != "dense" and share is not None:
-            return Row(one, method, share)
+            return Row(known, method, share)
     return None
 
 

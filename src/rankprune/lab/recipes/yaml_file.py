@@ -78,8 +78,8 @@ def _wrong(problem: str, node: Any) -> yaml.YAMLError:
 
 def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Count the values under a node and their depth, with every alias expanded; each node is visited once."""
-    found = known.get(id(node))
-    if found is None:
+    size = known.get(id(node))
+    if size is None:
         known[id(node)] = (0, 0)  # being visited
         children: list[Any] = []
         if isinstance(node, yaml.SequenceNode):
@@ -87,13 +87,13 @@ def _extent(node: Any, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
         elif isinstance(node, yaml.MappingNode):
             children = [part for pair in node.value for part in pair]
         inner = [_extent(child, known) for child in children]
-        found = 1 + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
-        known[id(node)] = found
-    if not found[0]:
+        size = 1 + sum(count for count, _ in inner), 1 + max((depth for _, depth in inner), default=0)
+        known[id(node)] = size
+    if not size[0]:
         raise _wrong("an alias refers to a value that contains it", node)
-    if found[1] > MAX_DEPTH:
+    if size[1] > MAX_DEPTH:
         raise _wrong(f"it is nested more than {MAX_DEPTH} deep", node)
-    return found
+    return size
 
 
 # YAML 1.1 reads 5e-4 as a string, because it lacks the dot.

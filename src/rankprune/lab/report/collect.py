@@ -86,7 +86,7 @@ class Collector:
         if not runs:
             raise NoRun(f"No run in {', '.join(map(str, self.paths))} can be read: see the messages above.")
         _distinct(runs)
-        found = {
+        collected = {
             "made": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "version": rankprune.__version__,
             "runs": runs,
@@ -95,7 +95,7 @@ class Collector:
             "references": self._reference(runs, readable),
         }
         self._seen = seen  # only now, so that a failed attempt is repeated
-        return found
+        return collected
 
     def _engine(self, folder: Path, say: Say) -> dict[str, Any]:
         from .engine_time import engine_time  # may compile the kernels
@@ -105,19 +105,19 @@ class Collector:
 
     def _reference(self, runs: Sequence[dict[str, Any]], folders: Sequence[Path]) -> dict[str, Any]:
         """For each task the dense network to compare layers with: a trained one of the runs, or an untrained one."""
-        found: dict[str, Any] = {}
+        references: dict[str, Any] = {}
         for run, folder in zip(runs, folders):
             task = run["task"]
             trained = (r for r in runs if r["task"] == task and r["method"] == "dense" and r["result"] and r["layers"])
             dense = next(trained, None)
             if dense is not None:
-                found[task] = {"label": f"dense, trained ({dense['name']})", "run": dense["id"], "layers": None}
+                references[task] = {"label": f"dense, trained ({dense['name']})", "run": dense["id"], "layers": None}
                 continue
             if self._references.get(task) is None and run["layers"]:
                 layers = untrained(folder, run["delta"], 1)  # pictures of one pixel, because dense masks show nothing
                 self._references[task] = {"label": "dense, untrained", "run": None, "layers": layers}
-            found.setdefault(task, self._references.get(task))
-        return found
+            references.setdefault(task, self._references.get(task))
+        return references
 
 
 def _distinct(runs: Sequence[dict[str, Any]]) -> None:

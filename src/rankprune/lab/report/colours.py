@@ -64,7 +64,7 @@ def looks(methods: Sequence[str]) -> list[Look]:
     Returns:
         One look per series.
     """
-    found: list[Look] = []
+    styles: list[Look] = []
     used: set[str] = set()
     markers = {method: i for i, method in enumerate(dict.fromkeys(m.partition("+")[0] for m in methods))}
     again: dict[str, int] = {}
@@ -77,8 +77,8 @@ def looks(methods: Sequence[str]) -> list[Look]:
             colour = shade(colour_of(base), nth)
         again[base] = nth + 1
         used.add(colour)
-        found.append(Look(colour, MARKERS[(markers[base] + nth) % len(MARKERS)], DASHES[nth % len(DASHES)]))
-    return found
+        styles.append(Look(colour, MARKERS[(markers[base] + nth) % len(MARKERS)], DASHES[nth % len(DASHES)]))
+    return styles
 
 
 def shade(colour: str, nth: int) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,9 @@ from rankprune.lab.errors import RunError
 from rankprune.lab.runs.result import RunResult
 from rankprune.lab.runs.run_folder import RESULT, RunFolder
 
-_RIGHT = "accuracy best sparsity kept rank MACs bytes dead training seconds"
+# Two tables, so that a line of either fits on an ordinary terminal: what the network is, and what it costs.
+_QUALITY = ("accuracy", "best", "sparsity", "kept", "rank", "dead")
+_COST = ("bytes", "MACs", "training", "seconds")
 _MEASURES = {"top1": "top-1", "box_ap": "AP of boxes / of masks"}
 
 
@@ -60,7 +63,7 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
         RunError: A result is damaged.
     """
     chosen = [Path(path) for path in paths]
-    found: dict[Path, FinishedRun] = {}
+    finished: dict[Path, FinishedRun] = {}
     for path in chosen:
         named = (path / RESULT).is_file()
         folders = [path] if named else sorted(file.parent for file in path.glob(f"*/{RESULT}"))
@@ -75,14 +78,14 @@ def read_results(paths: Iterable[str | Path], skipped: Callable[[str], None] | N
                 skipped(f"skipped: {error}")
                 continue
             if result is not None:
-                found.setdefault(folder.resolve(), FinishedRun(folder, result))
-    if not found:
+                finished.setdefault(folder.resolve(), FinishedRun(folder, result))
+    if not finished:
         raise NoResult(f"No run in {', '.join(map(str, chosen))} has a readable result: resume one of them.")
-    return list(found.values())
+    return list(finished.values())
 
 
 def comparison(runs: Sequence[FinishedRun]) -> str:
-    """Format runs as a table, with notes that explain its columns.
+    """Format runs as two tables, of accuracy and of cost, with notes that explain their columns.
 
     Args:
         runs: Finished runs.
@@ -95,19 +98,23 @@ def comparison(runs: Sequence[FinishedRun]) -> str:
         settings.setdefault(run.result.setting, []).append(run)
     results = [run.result for run in runs]
     engines = [name for name in ENGINES if any(run.latency and name in run.latency.times for run in runs)]
-    head = ("run", "accuracy", "best", "sparsity", "kept", "rank", "MACs", "bytes", "dead", "training", "seconds")
-    rows = [
-        (*_row([run.result for run in same]), *(_time(same, name) for name in engines)) for same in settings.values()
-    ]
+    names = _names(settings)
     timed = [f"ms {ENGINES[name]}" for name in engines]
-    lines = table((*head, *timed), rows, right=f"{_RIGHT} {' '.join(timed)}")
+    quality = [(names[key], *_quality([run.result for run in same])) for key, same in settings.items()]
+    cost = [
+        (names[key], *_cost([run.result for run in same]), *(_time(same, engine) for engine in engines))
+        for key, same in settings.items()
+    ]
+    lines = table(("run", *_QUALITY), quality, right=" ".join(_QUALITY))
+    lines += ["", *table(("run", *_COST, *timed), cost, right=" ".join(_COST))]
     deltas = ", ".join(sorted({f"{result.delta:g}" for result in results}))
     measure = " or ".join(sorted({_MEASURES.get(result.metric, "measure") for result in results}))
     notes = [
         f"accuracy: test {measure} of the last epoch; best: of the best epoch; both at exactly the sparsity shown",
         f"rank: mean over the layers of δ-rank / full rank at δ={deltas} (in parentheses: of exact rank / full rank)",
-        "kept: nonzero prunable weights; MACs: per image, over the kept weights; bytes: size of the sparse file; "
-        "dead: filters without a weight; training: FLOPs as a fraction of dense training",
+        "kept: nonzero prunable weights; dead: filters without a weight",
+        "bytes: size of the sparse file; MACs: per image, over the kept weights; training: FLOPs as a fraction of "
+        "dense training",
     ]
     if engines:
         latencies = [run.latency for run in runs if run.latency is not None]
@@ -117,24 +124,42 @@ def comparison(runs: Sequence[FinishedRun]) -> str:
     return "\n".join([*lines, "", *notes])
 
 
-def _row(runs: Sequence[RunResult]) -> tuple[str, ...]:
+def _names(settings: Mapping[str, Sequence[FinishedRun]]) -> dict[str, str]:
+    """The name of each row; rows of the same recipe with other settings are told apart by their fingerprint."""
+    firsts = {key: same[0].result for key, same in settings.items()}
+    recipes = Counter(result.recipe for result in firsts.values())
+    names = {}
+    for key, result in firsts.items():
+        mark = f" {result.fingerprint}" if recipes[result.recipe] > 1 else ""
+        seeds = f" ({len(settings[key])} seeds)" if len(settings[key]) > 1 else ""
+        names[key] = f"{result.recipe}{mark}{seeds}"
+    return names
+
+
+def _mean(runs: Sequence[RunResult], value: Callable[[RunResult], float]) -> float:
+    return statistics.fmean(value(run) for run in runs)
+
+
+def _quality(runs: Sequence[RunResult]) -> tuple[str, ...]:
     first = runs[0]
-
-    def mean(value: Callable[[RunResult], float]) -> float:
-        return statistics.fmean(value(run) for run in runs)
-
+    delta_rank = _mean(runs, lambda run: run.delta_rank_ratio)
+    exact_rank = _mean(runs, lambda run: run.exact_rank_ratio)
     return (
-        first.recipe + (f" ({len(runs)} seeds)" if len(runs) > 1 else ""),
         _accuracy(runs, lambda run: run.accuracy_last, "mask_ap_last"),
         _accuracy(runs, lambda run: run.accuracy_best, "mask_ap_best"),
-        f"{first.sparsity:.4%}",
+        f"{100 * first.sparsity:.4f} %",
         f"{first.kept:,} of {first.prunable:,}",
-        f"{mean(lambda run: run.delta_rank_ratio):.3f} ({mean(lambda run: run.exact_rank_ratio):.3f})",
-        f"{short(mean(lambda run: run.macs_sparse))} of {short(first.macs_dense)}",
-        f"{short(mean(lambda run: run.bytes_sparse))}B",
-        f"{mean(lambda run: run.dead_filters):g} of {first.filters}",
-        f"{mean(lambda run: run.training_share):.3f}",
-        f"{mean(lambda run: run.seconds):.0f}",
+        f"{delta_rank:.3f} ({exact_rank:.3f})",
+        f"{_mean(runs, lambda run: run.dead_filters):g} of {first.filters}",
+    )
+
+
+def _cost(runs: Sequence[RunResult]) -> tuple[str, ...]:
+    return (
+        f"{short(_mean(runs, lambda run: run.bytes_sparse))}B",
+        f"{short(_mean(runs, lambda run: run.macs_sparse))} of {short(runs[0].macs_dense)}",
+        f"{_mean(runs, lambda run: run.training_share):.3f}",
+        f"{_mean(runs, lambda run: run.seconds):.0f}",
     )
 
 

@@ -66,7 +66,7 @@ def line_styles(methods: Sequence[str]) -> list[dict[str, Any]]:
     Returns:
         Keyword arguments of each series.
     """
-    return [{"color": one.colour, "marker": one.marker, "linestyle": one.dash} for one in looks(methods)]
+    return [{"color": look.colour, "marker": look.marker, "linestyle": look.dash} for look in looks(methods)]
 
 
 def legend(figure: Any, panels: Iterable[Any], entries: int) -> None:
@@ -78,10 +78,10 @@ def legend(figure: Any, panels: Iterable[Any], entries: int) -> None:
         entries: Number of entries; a legend of one is left out.
     """
     if entries > 1:
-        found = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
-        columns = max(1, min(entries, int(_WIDTH / (0.55 + 0.058 * max(map(len, found))))))
+        handles = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels())}
+        columns = max(1, min(entries, int(_WIDTH / (0.55 + 0.058 * max(map(len, handles))))))
         figure.set_figheight(figure.get_figheight() + 0.16 * -(-entries // columns))
-        figure.legend(found.values(), found, loc="outside upper center", ncols=columns)
+        figure.legend(handles.values(), handles, loc="outside upper center", ncols=columns)
 
 
 def plain_ticks(axis: Any) -> None:

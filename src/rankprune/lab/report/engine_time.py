@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankprune.engine.compile import compile
+from rankprune.lab.bench.latency import read as read_latency
 from rankprune.lab.runs.open_model import open_model
 
 
@@ -20,7 +21,8 @@ def engine_time(folder: Path, repeats: int = 10) -> dict[str, Any]:
         Milliseconds per image and kernel of each layer, and the totals.
     """
     model, example, _ = open_model(folder)
-    fast = compile(model, example)
+    latency = read_latency(folder)
+    fast = compile(model, example, threads="auto" if latency is None else latency.threads)  # as the whole
     layers: list[dict[str, Any]] = [
         {
             "name": layer.name,

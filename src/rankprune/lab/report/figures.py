@@ -85,9 +85,9 @@ def _layers(figure: Any, runs: Sequence[dict[str, Any]]) -> None:
     left, right = figure.subplots(1, 2)
     names = [layer["name"] for layer in runs[0]["layers"]]
     for look, run, label in zip(line_styles([run["method"] for run in runs]), runs, _labels(runs)):
-        found = {layer["name"]: layer for layer in run["layers"]}
-        index = [i for i, name in enumerate(names) if name in found]
-        mine = [found[names[i]] for i in index]
+        layers = {layer["name"]: layer for layer in run["layers"]}
+        index = [i for i, name in enumerate(names) if name in layers]
+        mine = [layers[names[i]] for i in index]
         kept = [100 * layer["density"] or float("nan") for layer in mine]
         left.plot(index, kept, label=plain(label), **look)
         right.plot(index, [100 * layer["delta_rank"] / layer["full"] for layer in mine], **look)

@@ -42,16 +42,16 @@ def layers_of(model: nn.Module, example: Tensor | None, delta: float, side: int)
     weights = dict(prunable_weights(model))
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     macs = {} if example is None else {row.name: row for row in flops.count(model, example).rows}
-    found: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
 
     def work(name: str) -> None:
         kernel = int(np.prod(shapes[name][2:])) if name in shapes else 1
-        found[name] = _layer(name, weights[name].float().cpu(), kernel, delta, side)
+        described[name] = _layer(name, weights[name].float().cpu(), kernel, delta, side)
         if name in macs:
-            found[name] |= {"macs_dense": macs[name].dense, "macs_sparse": round(macs[name].sparse)}
+            described[name] |= {"macs_dense": macs[name].dense, "macs_sparse": round(macs[name].sparse)}
 
     run_in_parallel(work, weights, cost=lambda name: weights[name].numel() * min(weights[name].shape))
-    return [found[name] for name in weights]
+    return [described[name] for name in weights]
 
 
 def _layer(name: str, M: Tensor, kernel: int, delta: float, side: int) -> dict[str, Any]:

@@ -43,13 +43,13 @@ def find(paths: Iterable[str | Path]) -> list[Path]:
     Raises:
         NoRun: A path holds no run.
     """
-    found: dict[Path, Path] = {}
+    folders_by_path: dict[Path, Path] = {}
     for path in map(Path, paths):
         folders = [path] if (path / RECIPE).is_file() else sorted(file.parent for file in path.glob(f"*/{RECIPE}"))
         if not folders:
             raise NoRun(f"{path} holds no run: give a run folder, which has a {RECIPE}, or a folder of run folders.")
-        found.update((folder.resolve(), folder) for folder in folders)
-    return list(found.values())
+        folders_by_path.update((folder.resolve(), folder) for folder in folders)
+    return list(folders_by_path.values())
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -106,23 +106,23 @@ def defaults(recipe: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         Nested defaults, including those of the recipe's method.
     """
-    found = _section_defaults(Recipe)
+    values = _section_defaults(Recipe)
     method = _table(recipe, "method").get("name")
     if isinstance(method, str):
         with contextlib.suppress(KeyError, ValueError, TypeError):  # a method that this version does not have
             cls = method_info(method.partition("+")[0]).cls
-            found["method"] = {f.name: f.default for f in fields(cls) if f.init and f.default is not MISSING}
-    return found
+            values["method"] = {f.name: f.default for f in fields(cls) if f.init and f.default is not MISSING}
+    return values
 
 
 def _section_defaults(section: type[BaseModel]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for name, entry in section.model_fields.items():
         if isinstance(entry.annotation, type) and issubclass(entry.annotation, BaseModel):
-            found[name] = _section_defaults(entry.annotation)
+            defaults[name] = _section_defaults(entry.annotation)
         elif not entry.is_required():
-            found[name] = entry.get_default(call_default_factory=True)
-    return found
+            defaults[name] = entry.get_default(call_default_factory=True)
+    return defaults
 
 
 def stamp(path: Path) -> tuple[Any, ...]:

@@ -28,10 +28,11 @@ def summary(dense: FinishedRun, sparse: FinishedRun) -> str:
     if dense.latency is not None and sparse.latency is not None:
         ours, best = sparse.latency.times["rankprune"].median, dense.latency.best_peer().median
         peers = {ENGINES[key]: time.median for key, time in dense.latency.times.items() if key != "rankprune"}
-        theirs = " and ".join(f"{_ms(peers[key])} in {key}" for key in sorted(peers, key=peers.__getitem__))
         gain = f"{best / ours:.1f} x faster" if best / ours > 1.02 else "not faster"
-        parts.append(f"{_ms(ours)} per image on the sparse engine instead of {theirs} ({gain})")
-    return f"With {after.sparsity:.1%} of its weights pruned by {name}, the network has {', '.join(parts)}."
+        theirs = [f"{_ms(peers[key])} in {key}" for key in sorted(peers, key=peers.__getitem__)]
+        theirs[0] += f" ({gain})"  # the fastest of them
+        parts.append(f"{_ms(ours)} per image on the sparse engine instead of {' and '.join(theirs)}")
+    return f"With {100 * after.sparsity:.1f} % of its weights pruned by {name}, the network has {', '.join(parts)}."
 
 
 def _ms(seconds: float) -> str:

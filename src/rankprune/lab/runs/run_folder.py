@@ -210,8 +210,8 @@ class RunFolder:
         Args:
             epochs: Number of epochs to keep.
         """
-        kept = [line for line in self.metrics() if line["epoch"] <= epochs]
-        self._write(METRICS, "".join(json.dumps(line) + "\n" for line in kept))
+        lines = [line for line in self.metrics() if line["epoch"] <= epochs]
+        self._write(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
 
     def _write(self, name: str, text: str) -> None:
         with writing(self.path / name):

@@ -78,8 +78,7 @@ class LocalRunner:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if self._stopped:
-            text = "Stopped; the active runs are saved, and the same command continues them."
-            raise Interrupted(text, self._stopped)
+            raise Interrupted("Stopped; the runs that were training are saved.", self._stopped)
         return self._stopped is None
 
     def _catch_signals(self) -> dict[int, Any]:

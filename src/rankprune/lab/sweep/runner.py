@@ -52,7 +52,7 @@ class Reply:
     Attributes:
         folder: The run folder; None if the run failed.
         result: The run's result; None if it failed.
-        found: Whether the run had been finished before.
+        finished_before: Whether the run had been finished before.
         failure: One sentence about the failure; empty if there is none.
         code: Exit code of the failure, as of `rankprune train`.
         disk: Whether a file could not be written, in which case the next run would fail as well.
@@ -60,7 +60,7 @@ class Reply:
 
     folder: Path | None = None
     result: RunResult | None = None
-    found: bool = False
+    finished_before: bool = False
     failure: str = ""
     code: int = 0
     disk: bool = False
@@ -70,8 +70,8 @@ class Reply:
         result = None if self.result is None else self.result.to_dict()
         folder = None if self.folder is None else str(self.folder)
         return {
-            "folder": folder, "result": result, "found": self.found, "failure": self.failure, "code": self.code,
-            "disk": self.disk,
+            "folder": folder, "result": result, "finished_before": self.finished_before, "failure": self.failure,
+            "code": self.code, "disk": self.disk,
         }  # fmt: skip
 
     @classmethod
@@ -85,9 +85,9 @@ class Reply:
             The reply.
         """
         folder, result = table["folder"], table["result"]
-        found = None if result is None else RunResult.from_dict(result)
+        known = None if result is None else RunResult.from_dict(result)
         return cls(
-            None if folder is None else Path(folder), found, table["found"], table["failure"], table["code"],
+            None if folder is None else Path(folder), known, table["finished_before"], table["failure"], table["code"],
             table["disk"],
         )  # fmt: skip
 

@@ -126,21 +126,21 @@ def run_sweep(
     runner = make_runner(callback, jobs, ray)
     orders = [Order(recipe, Path(out)) for recipe in recipes]
     known = {order.folder: RunFolder(order.folder).result() for order in orders}
-    outcomes = {path: Outcome(path, result, found=True) for path, result in known.items() if result is not None}
+    outcomes = {path: Outcome(path, result, finished_before=True) for path, result in known.items() if result}
     waiting = [order for order in orders if order.folder not in outcomes]
     failures: dict[str, str] = {}
-    steps, found = Steps(len(waiting)), len(outcomes)
+    steps, known_before = Steps(len(waiting)), len(outcomes)
     several = ray is not None or (jobs or 1) > 1  # the callback follows a single run step by step
 
     def done(order: Order, reply: Reply) -> None:
         if reply.result is None:
             failures[order.name] = reply.failure
         else:
-            outcomes[order.folder] = Outcome(order.folder, reply.result, reply.found)
+            outcomes[order.folder] = Outcome(order.folder, reply.result, reply.finished_before)
         if several and callback is not None:
-            text = reply.failure if reply.result is None else f"{reply.result.accuracy_last:.2%}"
-            ended = len(outcomes) - found + len(failures)
-            callback.message(f"{order.name}: {text}; {found + ended} of {len(orders)}, {steps.left(ended)}.")
+            text = reply.failure if reply.result is None else f"{100 * reply.result.accuracy_last:.2f} %"
+            ended = len(outcomes) - known_before + len(failures)
+            callback.message(f"{order.name}: {text}; {known_before + ended} of {len(orders)}, {steps.left(ended)}.")
 
     due = iter(waiting)
     runner.run(lambda idle: next(due, None), done)

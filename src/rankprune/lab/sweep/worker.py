@@ -41,7 +41,7 @@ def work(order: dict[str, Any], callback: Callback | None = None) -> Reply:
         text = str(error) if known else f"{type(error).__name__}: {error}"
         disk = isinstance(error, OSError) or isinstance(error.__cause__, OSError)
         return Reply(failure=text, code=getattr(error, "exit_code", 1), disk=disk)
-    return Reply(outcome.folder, outcome.result, outcome.found)
+    return Reply(outcome.folder, outcome.result, outcome.finished_before)
 
 
 class EventWriter(Callback):

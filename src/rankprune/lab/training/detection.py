@@ -48,15 +48,15 @@ def evaluate_detection(model: nn.Module, data: CocoData, world: World) -> dict[s
     device = next(model.parameters()).device
     training = model.training
     model.eval()
-    found: list[dict[str, Any]] = []
+    detections: list[dict[str, Any]] = []
     for images, targets in data.test():
         outputs = model([image.to(device) for image in images])
         for output, target in zip(outputs, targets):
             if (image_id := int(target["image_id"])) != FILLING:
-                found += as_results(image_id, output)
+                detections += as_results(image_id, output)
     model.train(training)
-    parts = world.all_gather(json.dumps(found).encode())
-    return average_precision(data.test_set.truth(), [one for part in parts for one in json.loads(part)])  # type: ignore[attr-defined]
+    parts = world.all_gather(json.dumps(detections).encode())
+    return average_precision(data.test_set.truth(), [detection for part in parts for detection in json.loads(part)])  # type: ignore[attr-defined]
 
 
 def as_results(image_id: int, output: dict[str, Tensor]) -> list[dict[str, Any]]:
@@ -96,14 +96,14 @@ def average_precision(truth: dict[str, Any], results: Iterable[dict[str, Any]]) 
     """
     library = need("faster_coco_eval", "detection", "COCO")
     results = list(results)
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     for kind, name in _NAMES.items():
         left_out = "segmentation" if kind == "bbox" else "bbox"  # the library computes areas from whichever is present
         real = library.COCO(truth)
-        guessed = real.loadRes([{key: value for key, value in one.items() if key != left_out} for one in results])
+        guessed = real.loadRes([{key: value for key, value in result.items() if key != left_out} for result in results])
         judge = library.COCOeval_faster(real, guessed, kind, print_function=lambda *_: None)
         judge.evaluate()
         judge.accumulate()
         judge.summarize()
-        found |= {f"{name}_{key}": max(float(judge.stats[i]), 0.0) for i, key in enumerate(("ap", "ap50", "ap75"))}
-    return found
+        scores |= {f"{name}_{key}": max(float(judge.stats[i]), 0.0) for i, key in enumerate(("ap", "ap50", "ap75"))}
+    return scores

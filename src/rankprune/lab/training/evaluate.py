@@ -43,5 +43,5 @@ def evaluate(model: nn.Module, data: DataModule, world: World = World()) -> dict
         count += int((labels != IGNORE).sum())
     model.train(training)
     loss, top1, top5, count = world.sum(loss, top1, top5, count)
-    found = {"loss": loss / count, "top1": top1 / count}
-    return {**found, "top5": top5 / count} if data.num_classes >= 10 else found
+    metrics = {"loss": loss / count, "top1": top1 / count}
+    return {**metrics, "top5": top5 / count} if data.num_classes >= 10 else metrics

@@ -142,12 +142,12 @@ class Loop:
 
     def _status(self) -> dict[str, float]:
         """Values of the current epoch so far, for progress lines."""
-        found = {"loss": float(self._sum) / max(self.progress.batch, 1)}
+        status = {"loss": float(self._sum) / max(self.progress.batch, 1)}
         if self.progress.last is not None:
-            found["accuracy"] = self.progress.last[f"test_{self.task.data.metric}"]
+            status["accuracy"] = self.progress.last[f"test_{self.task.data.metric}"]
         if self.task.sparsifier is not None and not self.task.sharded:  # counting shards takes all processes
-            found["sparsity"] = self.task.sparsifier.sparsity
-        return found
+            status["sparsity"] = self.task.sparsifier.sparsity
+        return status
 
     def _next(self, source: Iterator[Any], interrupt: Interrupt) -> Any:
         """The next batch, once every process has one."""
@@ -169,8 +169,7 @@ class Loop:
             self._restore_buffers()
             self.save()
             raise Interrupted(
-                f"Stopped at step {self.progress.step} of {self.task.total_steps} and saved in {self.folder.path}: "
-                "the same command continues it (train with --resume).",
+                f"Stopped at step {self.progress.step} of {self.task.total_steps} and saved in {self.folder.path}.",
                 signal_or_failure,
                 already_reported=not self.world.main,
             )
@@ -218,7 +217,7 @@ class Loop:
     def _end_of_epoch(self) -> None:
         task, p = self.task, self.progress
         model = task.evaluated()
-        found = evaluate(model, task.data, self.world)
+        scores = evaluate(model, task.data, self.world)
         sparsifier = task.sparsifier
         self._consistent = False
         self._tick()
@@ -227,7 +226,7 @@ class Loop:
             "epoch": p.epoch,
             "step": p.step,
             "train_loss": float(self._sum) / max(p.batch, 1),
-            **{f"test_{key}": value for key, value in found.items()},
+            **{f"test_{key}": value for key, value in scores.items()},
             "lr": task.optimizer.param_groups[0]["lr"],
             "target_sparsity": 0.0 if sparsifier is None else sparsifier.target,
             "sparsity": 0.0 if sparsifier is None else sparsifier.sparsity,

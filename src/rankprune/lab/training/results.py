@@ -99,9 +99,9 @@ def describe_updates(task: Task) -> dict[str, Any]:
     if task.sparsifier is None:
         return {}
     (group,) = task.sparsifier.groups
-    found: dict[str, Any] = {"updates": len(group.plan.steps)}
+    statistics: dict[str, Any] = {"updates": len(group.plan.steps)}
     if task.survival is not None:
         task.survival.look(group)
-        found["survival"] = task.survival.shares(group)
-        found["survival_late"] = task.survival.shares(group, since=0.5)
-    return found
+        statistics["survival"] = task.survival.shares(group)
+        statistics["survival_late"] = task.survival.shares(group, since=0.5)
+    return statistics

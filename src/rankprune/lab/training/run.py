@@ -35,13 +35,13 @@ class Outcome:
     Attributes:
         folder: The run folder.
         result: The run's result.
-        found: Whether the run had been finished before, so that nothing was trained.
+        finished_before: Whether the run had been finished before, so that nothing was trained.
         main: Whether this is the process that writes files and prints.
     """
 
     folder: Path
     result: RunResult
-    found: bool
+    finished_before: bool
     main: bool = True
 
 
@@ -95,7 +95,7 @@ def _train(
 ) -> Outcome:
     result, started = world.on_main(lambda: _state_of(folder, resume))
     if result is not None:
-        return Outcome(folder.path, RunResult.from_dict(result), found=True, main=world.main)
+        return Outcome(folder.path, RunResult.from_dict(result), finished_before=True, main=world.main)
     task = build(recipe, data, world)  # before anything is written, so that a mistake leaves nothing behind
     with contextlib.ExitStack() as locks:
         world.on_main(lambda: _lock(folder, locks))
@@ -106,7 +106,7 @@ def _train(
         try:
             with Interrupt(under_torchrun=world.size > 1) as interrupt:
                 loop.run(interrupt)
-            return Outcome(folder.path, finish(task, folder, progress), found=False, main=world.main)
+            return Outcome(folder.path, finish(task, folder, progress), finished_before=False, main=world.main)
         finally:
             callback.end()
 

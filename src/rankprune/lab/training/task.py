@@ -214,8 +214,8 @@ def build(recipe: Recipe, data: DataModule | None = None, world: World | None = 
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     ema = _ema(recipe, model)
     if world.size > 1 and recipe.parallel == "fsdp":
-        for one in (model,) if ema is None else (model, ema.module):
-            shard(one, world, device)
+        for network in (model,) if ema is None else (model, ema.module):
+            shard(network, world, device)
         wrapped = model
     else:
         wrapped = copies(model, world)

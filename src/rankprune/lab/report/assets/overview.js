@@ -28,6 +28,8 @@ const timeOf = (run, engine) => run.latency?.times[engine];
 const rangeOf = (time) => `${Number((1e3 * time.low).toPrecision(3))}–${Number((1e3 * time.high).toPrecision(3))}`;
 const spreadOf = (time) => (time ? `${milliseconds(time.median)} (${rangeOf(time)})` : NONE);
 
+const twoLines = (time) => (time ? make('span', {}, milliseconds(time.median), make('small', { class: 'range' }, rangeOf(time))) : NONE);
+
 function latencyTile(run) {
   const ours = timeOf(run, 'rankprune');
   if (!ours) return [];
@@ -79,7 +81,7 @@ function drawRuns() {
     result('macs_sparse', 'MACs', (x) => short(x.macs_sparse), 'per image, over the kept weights'),
     result('bytes_sparse', 'File', (x) => short(x.bytes_sparse, 'B')),
     ...[['rankprune', 'Engine'], ['torch', 'torch'], ['onnxruntime', 'ONNX Runtime']].filter(([key]) => runs().some((r) => timeOf(r, key)))
-      .map(([key, label]) => ({ key, label, number: true, title: 'median latency of one image (10th to 90th percentile of the rounds)', value: (r) => timeOf(r, key)?.median, cell: (r) => spreadOf(timeOf(r, key)) })),
+      .map(([key, label]) => ({ key, label, number: true, title: 'median latency of one image (10th to 90th percentile of the rounds)', value: (r) => timeOf(r, key)?.median, cell: (r) => twoLines(timeOf(r, key)) })),
     result('delta_rank_ratio', 'δ-rank', (x) => percent(x.delta_rank_ratio, 1), `mean over the layers of δ-rank / full rank, δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}`),
     result('exact_rank_ratio', 'Exact rank', (x) => percent(x.exact_rank_ratio, 1), 'mean over the layers of exact rank / full rank'),
     result('dead_filters', 'Dead', (x) => `${count(x.dead_filters)} of ${count(x.filters)}`, 'filters without a weight'),
@@ -133,7 +135,7 @@ function drawEngine() {
   const slowest = [...list].sort((a, b) => b.ms - a.ms)[0];
   drawChart('chart-engine', { title: 'Time per layer', caption: `Slowest: ${slowest.name}, ${percent(slowest.ms / Math.max(whole, total), 0)} of the time`,
     summary: `Bar chart of ${list.length} operators. The slowest is ${slowest.name} with ${slowest.ms.toFixed(3)} milliseconds.`,
-    traces: [{ type: 'bar', orientation: 'h', x: shown.map((l) => l.ms), y: shown.map((l, i) => `${shown.length - i} ${plain(l.name)}`), marker: { color: colour('accent'), cornerradius: 3 },
+    traces: [{ type: 'bar', orientation: 'h', x: shown.map((l) => l.ms), y: shown.map((l, i) => `${shown.length - i} ${plain(l.name)}`), marker: { color: colour('soft'), cornerradius: 3 },
       text: shown.map((l) => `${plain(l.name)}: ${l.ms.toFixed(3)} ms<br>${plain(l.kernel)}`), textposition: 'none', hoverinfo: 'text' }],
     height: Math.max(320, 60 + 20 * list.length), layout: { bargap: 0.35, xaxis: axis('milliseconds', { rangemode: 'tozero' }), yaxis: axis('', { type: 'category', tickmode: 'linear' }) },
     head: ['operator', 'kernel', 'milliseconds', 'weights kept'], rows: [...engine.layers, ...list.slice(engine.layers.filter((l) => known(l.ms)).length)].map((l) => [l.name, l.kernel, fixed(l.ms, 4), count(l.kept)]) });

@@ -61,6 +61,17 @@ function palette() {
   return found;
 }
 
+// Colours of the charts of layers: the run in focus has its method's colour, and further runs of that method are grey.
+function layerColours(focus, others) {
+  const styles = palette();
+  const own = focus.method === 'dense' ? 'ink' : styles.get(seriesOf(focus)).colour;
+  const of = (run) => (seriesOf(run) === seriesOf(focus) ? 'faint' : styles.get(seriesOf(run)).colour);
+  const named = new Map(others.filter((run) => of(run) !== 'faint').map((run) => [seriesOf(run), of(run)]));
+  const grey = others.filter((run) => of(run) === 'faint').length;
+  const rest = [...named].map(([name, hue]) => ['━', hue, name]);
+  return { own, of, rest: grey ? [...rest, ['━', 'faint', `other runs (${grey})`]] : rest };
+}
+
 function drawLegends() {
   const styles = palette();
   const present = new Set(peers().map(seriesOf));

@@ -83,7 +83,7 @@ function drawTradeoff() {
   const empty = sparse.length ? '' : 'No pruned run is finished yet.';
   const y = shareAxis('', mine.flatMap((p) => [p.accuracy - (p.error ?? 0), p.accuracy + (p.error ?? 0)]));
   const levels = new Set(sparse.map((p) => sparsityText(p.sparsity)));
-  const ranked = sparse.length > 3 && levels.size === 1;
+  const ranked = sparse.length > 1 && levels.size === 1;
   const tall = ranked ? Math.max(320, 60 + 19 * sparse.length) : null;
   if (ranked) {
     // At a single sparsity a scatter plot would be one column, so the methods are ranked instead.
