@@ -51,7 +51,7 @@ def test_resumed_in_mid_epoch_is_bit_exact(tmp_path: Path, case: str) -> None:
     whole = run(recipe, tmp_path / "whole")
     batches = 4 if recipe.accumulate > 1 else 10
     for at in (batches // 2, batches + 3):  # twice, before and after a first resume
-        with pytest.raises(Interrupted, match="Stopped at step 5 of 30 and saved in"):
+        with pytest.raises(Interrupted, match=r"Stopped at step \d+ of \d+ and saved in"):
             run(recipe, tmp_path / "cut", resume=True, callback=Plug(at))
     resumed = run(recipe, tmp_path / "cut", resume=True)
     assert model_bytes(resumed.folder) == model_bytes(whole.folder)
