@@ -196,8 +196,8 @@ def _check_timetable(group: Group) -> None:
         )
     if group.method.plan.periodic and len(steps) < FEW_UPDATES:
         warnings.warn(
-            f"{name} updates its masks {len(steps)} times in {group.total_steps} steps (every={steps[0]}): fewer than "
-            f"{FEW_UPDATES} updates cut in large jumps or hardly explore; lower every or train longer",
+            f"{name} updates its masks {len(steps)} times in {group.total_steps} steps (every={steps[0]}): with "
+            f"fewer than {FEW_UPDATES} updates, each removes many weights at once; lower every or train longer",
             stacklevel=5,
         )
 
