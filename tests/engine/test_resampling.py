@@ -35,6 +35,11 @@ def test_sequences(length):
     agree(module, 3, length)
 
 
+@pytest.mark.parametrize("size", [2, (3, 4), (11, 1), (5, 7)])
+def test_adaptive_averages_of_uneven_windows(size):
+    agree(nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(size), nn.Flatten(1), nn.LazyLinear(5)), 3, 11, 7)
+
+
 class Resize(nn.Module):
     def __init__(self, function) -> None:
         super().__init__()

@@ -185,6 +185,22 @@ def linear(graph: Graph, x: Ref, weight: Any, bias: Any = None) -> Ref:
     return Ref(result.value, view.reshape(shown), result.count)
 
 
+def linear_along(graph: Graph, x: Ref, axis: int, weight: Tensor) -> Ref:
+    """Capture a linear layer over one axis, such as a row or column of an image.
+
+    Args:
+        graph: The graph.
+        x: A tensor.
+        axis: The axis; its length is the layer's inputs.
+        weight: [outputs, inputs].
+
+    Returns:
+        The tensor, with the outputs along the axis.
+    """
+    result = linear(graph, Ref(x.value, np.moveaxis(x.view, axis, -1), x.count), weight)
+    return Ref(result.value, np.moveaxis(result.view, -1, axis), result.count)
+
+
 def product(graph: Graph, x: Any, weight: Any) -> Ref:
     """Capture a product with a constant matrix on the right, as a linear layer.
 

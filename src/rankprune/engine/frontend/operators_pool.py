@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from rankprune.engine.graph.graph import Graph, Unsupported
 
-from .operators_layer import image, pair
+from .operators_layer import image, linear_along, pair
 from .refs import IMAGES, Ref, emit
 
 
@@ -102,7 +104,7 @@ def avg_pool(
 
 
 def adaptive_avg_pool(graph: Graph, x: Any, size: Any) -> Ref:
-    """Capture adaptive average pooling with windows of equal size.
+    """Capture adaptive average pooling; where its windows differ in size, as a linear layer along each axis.
 
     Args:
         graph: The graph.
@@ -111,9 +113,6 @@ def adaptive_avg_pool(graph: Graph, x: Any, size: Any) -> Ref:
 
     Returns:
         The images.
-
-    Raises:
-        Unsupported: The windows differ in size.
     """
     source = image(graph, x)
     channels, height, width = graph.shapes[source]
@@ -122,7 +121,10 @@ def adaptive_avg_pool(graph: Graph, x: Any, size: Any) -> Ref:
         result = emit(graph, "mean", [source], (channels,))
         return Ref(result.value, result.view.reshape(IMAGES, channels, 1, 1), result.count)
     if height % out[0] or width % out[1]:
-        raise Unsupported("an adaptive average of uneven windows")
+        for axis, (length, outs) in enumerate(zip((height, width), out), 2):
+            means = torch.nn.functional.adaptive_avg_pool1d(torch.eye(length)[None], outs)[0]  # [length, outs]
+            x = linear_along(graph, x, axis, means.T.contiguous())
+        return x
     kernel = [height // out[0], width // out[1]]
     return pooled(graph, x, pool_attrs(True, kernel, kernel, 0, 1, False), False)
 

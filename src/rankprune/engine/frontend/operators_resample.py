@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rankprune.engine.graph.graph import Graph, Unsupported
 
-from .operators_layer import conv2d, linear, pair
+from .operators_layer import conv2d, linear_along, pair
 from .operators_pool import adaptive_avg_pool, avg_pool, max_pool
 from .refs import IMAGES, Ref
 
@@ -232,9 +232,7 @@ def linearly(mode: str) -> Callable[..., Any]:
             length = x.view.shape[axis]
             unit = torch.eye(length)[None, None] if mode == "bilinear" else torch.eye(length)[None]
             matrix = _along(mode, unit, axis - 2, x.view.ndim - 2, size, corners, scales, named)
-            view = np.moveaxis(result.view, axis, -1)
-            done = linear(graph, Ref(result.value, view, result.count), matrix)
-            result = Ref(done.value, np.moveaxis(done.view, -1, axis), done.count)
+            result = linear_along(graph, result, axis, matrix)
         return result
 
     return handler
