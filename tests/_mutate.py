@@ -116,7 +116,7 @@ def _plans() -> list[bytes]:
 
     from rankprune.engine import planfile
     from rankprune.engine.backend import selfcheck
-    from rankprune.engine.backend.packing import Choice, KernelPlan
+    from rankprune.engine.backend.choice import Choice, KernelPlan
 
     sys.path.insert(0, str(Path(__file__).parent / "engine"))
     from test_planfile import elementwise, network  # type: ignore[import-not-found]

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankprune.engine.backend.choice import Choice
 from rankprune.engine.backend.direct import direct_window
 from rankprune.engine.backend.joined import joined_values
 from rankprune.engine.backend.layout import Layout
 from rankprune.engine.backend.lowering import lower
 from rankprune.engine.backend.native import ACTIVATIONS, variants
-from rankprune.engine.backend.packing import Choice
 from rankprune.engine.backend.window_layout import among_planes
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 from rankprune.engine.graph.limits import Limits, Meter

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rankprune.engine import planfile
+from rankprune.engine.backend.choice import Choice, KernelPlan
 from rankprune.engine.backend.engine import Engine
 from rankprune.engine.backend.native import ACTIVATIONS, OPERATIONS
-from rankprune.engine.backend.packing import Choice, KernelPlan
 from rankprune.engine.graph import strided
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 from rankprune.engine.graph.operator_table import OPERATORS

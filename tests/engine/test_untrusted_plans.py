@@ -18,9 +18,9 @@ import pytest
 from _mutate import sealed_plan
 from rankprune.engine import planfile, runtime
 from rankprune.engine.backend import lowering, native, selfcheck
+from rankprune.engine.backend.choice import Choice, KernelPlan
 from rankprune.engine.backend.generated import jit_allowed
 from rankprune.engine.backend.move import Gather
-from rankprune.engine.backend.packing import Choice, KernelPlan
 from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.engine.graph.schema import Operator, integer
 from rankprune.engine.graph.validate import Unsound, check

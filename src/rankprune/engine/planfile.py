@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankprune._util import shorten, write_atomic
-from rankprune.engine.backend.packing import Choice, KernelPlan
+from rankprune.engine.backend.choice import Choice, KernelPlan
 from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.engine.graph.validate import check
 

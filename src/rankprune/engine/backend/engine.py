@@ -13,9 +13,10 @@ import numpy as np
 from rankprune.engine.graph.graph import Graph, Unsupported
 from rankprune.engine.graph.limits import Limits
 
+from .choice import KernelPlan
 from .lowering import Lowered, lower
 from .native import kernel_constant
-from .packing import KernelPlan, Packs
+from .packs import Packs
 from .selfcheck import best_variant
 
 MIN_IMAGES_FOR_EIGHT = 5  # fewer images run one at a time

@@ -13,10 +13,11 @@ from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 from rankprune.engine.graph.limits import Meter
 
 from .arena import Buffer
+from .choice import Choice
 from .layout import Layout, eight_images, joined_rows, one_image
 from .move import FLOATS, INTO_LANES, move
 from .native import LANES, Params, fields
-from .packing import Choice, Packs
+from .packs import Packs
 from .window_layout import among_planes, frame
 
 

@@ -14,13 +14,14 @@ from rankprune.engine.graph.validate import check
 
 from . import lower_elementwise, lower_move, lower_other, lower_product, lower_window
 from .arena import place
+from .choice import Choice
 from .generated import jit_allowed
 from .joined import joined_values
 from .layout import flat
 from .lower_state import Lowering
 from .move import FLOATS, OUT_OF_LANES, move
 from .native import LANES, Program, lanes
-from .packing import Choice, Packs
+from .packs import Packs
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ import numpy as np
 from rankprune.engine.graph.graph import Node, Unsupported
 
 from .arena import Buffer
+from .choice import Choice, fit
 from .direct import Masks
 from .layout import Layout
 from .lower_state import Generated, Lowering
 from .native import LANES, Active, Params, View, fields
-from .packing import Choice, Packed, PackedWeight, fit, packing_bytes
+from .packing import Packed, packing_bytes
+from .packs import PackedWeight
 from .shape_choice import default_choice, split
 
 

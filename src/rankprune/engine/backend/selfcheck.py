@@ -13,10 +13,10 @@ import numpy as np
 
 from rankprune.engine.graph.graph import Graph, Node, Weight
 
+from .choice import TALLEST, Choice
 from .generated import jit_allowed
 from .lowering import lower
 from .native import ACTIVATIONS, cache_folder, library, variants
-from .packing import TALLEST, Choice
 from .tuning import cpu_model
 
 TOLERANCE = 1e-4

@@ -6,7 +6,7 @@ import math
 
 from rankprune.engine.graph.graph import Weight
 
-from .packing import JIT_TALLEST, TALLEST, Choice, jit_width
+from .choice import JIT_TALLEST, TALLEST, Choice, jit_width
 
 L1_BYTES = 32 << 10
 ROW_BYTES = 32

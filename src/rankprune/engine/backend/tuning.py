@@ -14,11 +14,12 @@ from pathlib import Path
 from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
 
 from .build import warn_unwritable
+from .choice import Choice
 from .generated import jit_allowed
 from .joined import joined_values
 from .lowering import Lowered, lower
 from .native import VERSION, cache_folder, lanes
-from .packing import Choice, Packs
+from .packs import Packs
 from .shape_choice import candidates
 
 ROUNDS = 3  # each candidate is timed once per round
