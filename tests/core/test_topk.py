@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rankprune.core import masks
 from rankprune.core.select import keep_largest, select
 
 
@@ -38,6 +39,41 @@ def test_selection_is_that_of_a_stable_sort(data: st.DataObject, dtype: torch.dt
         guess = data.draw(st.sampled_from([cut.value, 0.0, 1.0]))  # right or wrong, it changes nothing
         assert torch.equal(keep_largest(tensor, n, guess=guess), mask)
         assert torch.equal(tensor, kept)  # a tensor given as such is not consumed
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_cut_of_the_step_before_changes_nothing_but_time(data: st.DataObject) -> None:
+    """Right, wrong, of another sign or 0; and what is collected on the way is the selection itself."""
+    shapes = data.draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 40)), min_size=1, max_size=3))
+    tensors = [torch.from_numpy(data.draw(hnp.arrays("float32", s, elements=entries))) for s in shapes]
+    count = data.draw(st.integers(1, sum(t.numel() for t in tensors)))
+    plain = select(tensors, count)
+    near = data.draw(st.sampled_from([plain.value, 0.999 * plain.value, -plain.value, 0.0, 1.0, 1e30]))
+    cut = select(tensors, count, near=near, collect=True)
+    assert (cut.counts, cut.spent, cut.value) == (plain.counts, plain.spent, plain.value)
+    expected = brute(tensors, count)
+    out = torch.cat([t[~m] for t, m in zip(tensors, expected)])
+    for below in (cut.below, plain.below):
+        assert below is None or below == float(out.max())
+    for chosen, mask in zip(cut.chosen, expected):
+        if chosen is not None:
+            assert chosen.positions.tolist() == mask.flatten().nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_selection_of_few_is_collected_in_memory_order(layout: torch.memory_format) -> None:
+    draw = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(64, 32, 3, 3, generator=draw).to(memory_format=layout) for _ in range(2)]
+    start = select(tensors, 1000, collect=True)
+    cut = select([1.001 * t for t in tensors], 1000, near=start.value, collect=True)
+    assert cut.below is not None
+    for tensor, mask, chosen in zip(tensors, brute(tensors, 1000), cut.chosen):
+        assert chosen is not None
+        assert chosen.stride == tensor.stride()
+        again = torch.zeros_like(mask, memory_format=layout)
+        masks.in_memory_order(again)[chosen.positions] = True
+        assert torch.equal(again, mask)
 
 
 def test_ties_go_by_order_then_index() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -138,6 +139,7 @@ class Group:
         final: The budget at the end, in weights (or MACs).
         budget: The declared budget now.
         retry: Whether the last update met NaN or Inf and is tried again at the next step.
+        last_cut: The score at which the selection of the step before ended, for methods that select at every step.
     """
 
     method: Method
@@ -156,6 +158,7 @@ class Group:
     final: int = 0
     budget: int = 0
     retry: bool = False
+    last_cut: float | None = None
 
     def __post_init__(self) -> None:
         self.form = self.method.form(self.method)
@@ -251,15 +254,42 @@ class Group:
             score: The method's score.
             budget: What all layers keep together, in weights (or MACs).
         """
+        return self._counts(score, budget)[0]
+
+    def keep_best(self, score: PerLayer, budget: int) -> float | None:
+        """Set the masks to the best weights by score, among all weights.
+
+        Args:
+            score: The method's score.
+            budget: What all layers keep together, in weights (or MACs).
+
+        Returns:
+            The largest score that is not kept, if the masks are one selection over all layers and it was met on the
+            way.
+        """
+        for layer in self.layers:
+            layer.mask.fill_(True)  # a latent that was out may return
+        counts, cut = self._counts(score, budget, every_step=True)
+        if cut is not None and (self.extras or counts != cut.counts):  # extras adjust what a layer keeps
+            cut = None
+        for i, (layer, count) in enumerate(zip(self.layers, counts)):
+            chosen = None if cut is None else cut.chosen[i]
+            if chosen is None or not layer.keep_only(chosen):
+                layer.mask.copy_(self.keep(layer, score, count))
+        return None if cut is None else cut.below
+
+    def _counts(self, score: PerLayer, budget: int, every_step: bool = False) -> tuple[list[int], Cut | None]:
+        """How many weights stay in each layer, and the selection over all layers that says so, if there is one."""
         sizes = [layer.numel for layer in self.layers]
         if self.method.distribution == "lamp":
             score = _lamp_score
         elif self.method.distribution != "global":
-            return budgets.layer_counts([layer.shape for layer in self.layers], budget, self.method.distribution)
+            shapes = [layer.shape for layer in self.layers]
+            return budgets.layer_counts(shapes, budget, self.method.distribution), None
         costs, macs = [layer.cost for layer in self.layers], self.method.budget == "macs"
         active = [layer.kept() for layer in self.layers]
         reachable = min(budget, sum(n * cost for n, cost in zip(active, costs)))
-        cut = self._select(score, active, reachable)
+        cut = self._select(score, active, reachable, every_step)
         for layer in self.layers:
             layer.cut = cut.value * layer.cost if macs else cut.value
         counts = cut.counts
@@ -271,19 +301,24 @@ class Group:
         counts = budgets.at_least_one(counts)
         while macs and sum(n * cost for n, cost in zip(counts, costs)) > budget:  # `at_least_one` has overspent
             counts[max(range(len(counts)), key=lambda i: (counts[i], -i))] -= 1
-        return counts
+        return counts, cut if self.method.distribution == "global" else None
 
-    def _select(self, score: PerLayer, active: Sequence[int], budget: int) -> Cut:
+    def _select(self, score: PerLayer, active: Sequence[int], budget: int, every_step: bool) -> Cut:
         """The best active weights over all layers, by score (per MAC, with a budget of MACs)."""
         compared = (lambda layer: score(layer) / layer.cost) if self.method.budget == "macs" else score
         among = [layer.mask if n < layer.numel else None for layer, n in zip(self.layers, active)]
-        return select(
+        near = self.last_cut if every_step else None
+        cut = select(
             [self.scored(layer, compared, mask) for layer, mask in zip(self.layers, among)],
             budget,
             costs=[layer.cost for layer in self.layers],
             shards=[layer.shards for layer in self.layers],
             dtype=torch.float64 if any(layer.weight.dtype == torch.float64 for layer in self.layers) else torch.float32,
+            near=near,
+            collect=every_step,
         )
+        self.last_cut = cut.value if every_step and math.isfinite(cut.value) else None
+        return cut
 
     def run_update(self) -> None:
         """Let the method set its masks for `step`."""

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from rankprune.prunable import Kind, standardises
 
 from . import masks
+from .select import Chosen
 from .shards import Shards, local
 
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -286,6 +287,23 @@ class PrunableLayer:
         if self._kept is None or self._kept[0] is not self.mask or self._kept[1] != self.mask._version:
             self._kept = (self.mask, self.mask._version, masks.sparse_positions(self.mask))
         return self._kept[2]
+
+    def keep_only(self, chosen: Chosen) -> bool:
+        """Set the mask to these entries.
+
+        Args:
+            chosen: The entries.
+
+        Returns:
+            Whether it was set: not if the scores that they were chosen by lie otherwise in memory than the mask.
+        """
+        if chosen.stride != self.mask.stride():
+            return False
+        self.mask.zero_()
+        masks.in_memory_order(self.mask)[chosen.positions] = True
+        if masks.SPARSE * len(chosen.positions) <= self.mask.numel():
+            self._kept = (self.mask, self.mask._version, chosen.positions)
+        return True
 
     def copy_kept(self, target: Tensor, source: Tensor) -> Tensor:
         """Copy what the mask keeps from one tensor into another, in place.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CACHED = 2**20  # weights masked at a time on a CPU: their widened mask fits into a cache of 4 MB
-_SPARSE = 4  # a mask is worth a list of positions if it keeps less than one entry in four
+SPARSE = 4  # a mask is worth a list of positions if it keeps less than one entry in four
 
 
 def apply_mask_(tensor: Tensor, keep: Tensor) -> None:
@@ -74,7 +74,7 @@ def sparse_positions(mask: Tensor) -> Tensor | None:
         mask: A bool tensor.
     """
     flat = in_memory_order(mask)
-    return positions(flat) if _SPARSE * count(flat) <= flat.numel() else None
+    return positions(flat) if SPARSE * count(flat) <= flat.numel() else None
 
 
 def count(mask: Tensor) -> int:

@@ -488,15 +488,15 @@ class Latent(Method):
     def update(self, group: Group) -> None:
         self.keep_best(group, group.scheduled())
 
-    def keep_best(self, group: Group, budget: int) -> None:
+    def keep_best(self, group: Group, budget: int) -> float | None:
         """Set masks of the largest scores among all latents, as many as fit into the budget.
 
         Args:
             group: The layers that the method works on.
             budget: What they keep together, in weights (or MACs).
+
+        Returns:
+            The largest score that is not kept, if it was met on the way.
         """
         group.budget = budget
-        for layer in group.layers:
-            layer.mask.fill_(True)  # a latent that was out may return
-        for layer, count in zip(group.layers, group.counts(self.score, group.budget)):
-            layer.mask.copy_(group.keep(layer, self.score, count))
+        return group.keep_best(self.score, budget)

@@ -1,9 +1,10 @@
 """Exact selection of the largest scores, within one tensor or over many.
 
 A sample gives two scores between which the cut lies, and the scores between them are collected (Floyd and Rivest
-1975). If the sample was misleading, and for sharded tensors or unequal costs, the cut is found by radix selection on
-the bits of the scores: two histogram passes for 32-bit floats. Scores are never concatenated or sorted as a whole. Ties
-are broken by (tensor order, flat index), so counts are exact and equal on every rank.
+1975). Where the cut of the step before is known, two scores near it are tried first. If the bounds were misleading,
+and for sharded tensors or unequal costs, the cut is found by radix selection on the bits of the scores: two histogram
+passes for 32-bit floats. Scores are never concatenated or sorted as a whole. Ties are broken by (tensor order, flat
+index), so counts are exact and equal on every rank.
 
 A score is a tensor, or a function that computes one. A function is called once per pass, so that the scores of one
 layer are in memory at a time. Scores are never written to.
@@ -26,6 +27,7 @@ _DIGIT = 16
 _CHUNK = 1 << 17  # entries of a temporary
 _STRIDE = 61  # of the sample; prime, so that it visits all positions of a filter
 _MARGIN = 4.0  # standard deviations of the sample between the guessed bounds and the cut
+_NEAR = 0.01  # how far from the cut of the step before the next one may lie, as a fraction of it
 
 
 class Shards(Protocol):
@@ -46,6 +48,18 @@ class Shards(Protocol):
         """
 
 
+class Chosen(NamedTuple):
+    """The selected entries of a tensor.
+
+    Attributes:
+        positions: Their positions in memory order, ascending.
+        stride: The strides of the scores, which say what memory order is.
+    """
+
+    positions: Tensor
+    stride: tuple[int, ...]
+
+
 class Cut(NamedTuple):
     """The result of a selection over several tensors.
 
@@ -53,15 +67,19 @@ class Cut(NamedTuple):
         counts: How many entries of each tensor are selected.
         spent: The cost of all of them.
         value: The smallest selected score.
+        below: The largest score that is not selected; None if it was not met on the way.
+        chosen: The selected entries of each tensor; None if they were not collected, or are too many.
     """
 
     counts: list[int]
     spent: int
     value: float
+    below: float | None
+    chosen: list[Chosen | None]
 
 
 class _Scored(NamedTuple):
-    """What to select from: functions that compute flat scores, and for each the cost of an entry and its shards."""
+    """What to select from: functions that compute scores, and for each the cost of an entry and its shards."""
 
     sources: Sequence[Callable[[], Tensor]]
     costs: Sequence[int]
@@ -69,12 +87,31 @@ class _Scored(NamedTuple):
     dtype: torch.dtype
 
 
+class _Part(NamedTuple):
+    """A tensor's entries, compared with two bounds."""
+
+    above: int  # how many scores are above `high`
+    between: Tensor  # scores in (low, high]
+    positions: Tensor | None  # of the scores above `low`, in memory order
+    scores: Tensor | None
+    stride: tuple[int, ...]
+
+    def chosen(self, value: float, count: int) -> Chosen | None:
+        """The entries whose score is at least this value, which is above `low`; None unless there are that many."""
+        if self.positions is None or self.scores is None:
+            return None
+        positions = self.positions[self.scores >= value]
+        return Chosen(positions, self.stride) if len(positions) == count else None
+
+
 class _End(NamedTuple):
-    """The smallest selected score, and how many entries of each tensor are above it and equal to it."""
+    """The smallest selected score, how many entries of each tensor are above it and equal to it, and what was met."""
 
     value: float
     above: list[int]
     equal: list[int]
+    below: float | None = None
+    parts: Sequence[_Part] = ()
 
 
 def keep_largest(score: Scores, count: int, shards: Shards | None = None, guess: float | None = None) -> Tensor:
@@ -97,7 +134,7 @@ def keep_largest(score: Scores, count: int, shards: Shards | None = None, guess:
             above += _add_ties_(mask, values, guess, 1)
         if above == count:
             return mask
-    end = _end(_Scored([lambda: masks.in_memory_order(values)], [1], [shards], values.dtype), count)
+    end = _end(_Scored([lambda: values], [1], [shards], values.dtype), count)
     mask = masks.above(values, end.value)
     ties = count - end.above[0]
     if shards:
@@ -112,6 +149,8 @@ def select(
     costs: Sequence[int] | None = None,
     shards: Sequence[Shards | None] | None = None,
     dtype: torch.dtype = torch.float32,
+    near: float | None = None,
+    collect: bool = False,
 ) -> Cut:
     """How many entries of each tensor are among the largest over all whose costs sum to at most `budget`.
 
@@ -123,18 +162,22 @@ def select(
         costs: The integer cost of one entry of each tensor; None: 1.
         shards: How ranks share each tensor, if they do.
         dtype: The type scores are compared in: float32 or float64.
+        near: A score near which the selection probably ends, such as the `value` of the step before. It saves time if
+            it is right, and never changes the result.
+        collect: Keep the selected positions on the way, at 12 bytes for each entry that may be selected.
     """
     costs = [1] * len(scores) if costs is None else list(costs)
     shards = [None] * len(scores) if shards is None else list(shards)
-    sources = [lambda s=s: masks.in_memory_order(_take(s).to(dtype)) for s in scores]  # type: ignore[misc]
-    end = _end(_Scored(sources, costs, shards, dtype), budget)
+    sources = [lambda s=s: _take(s).to(dtype) for s in scores]  # type: ignore[misc]
+    end = _end(_Scored(sources, costs, shards, dtype), budget, near, collect)
     spent = sum(n * cost for n, cost in zip(end.above, costs))
-    counts = []
+    counts: list[int] = []
     for above, equal, cost in zip(end.above, end.equal, costs):
         ties = min(equal, (budget - spent) // cost)
         spent += ties * cost
         counts.append(above + ties)
-    return Cut(counts, spent, end.value)
+    chosen = [part.chosen(end.value, count) for part, count in zip(end.parts, counts)]
+    return Cut(counts, spent, end.value, end.below, [*chosen] or [None] * len(counts))
 
 
 def _add_ties_(mask: Tensor, values: Tensor, value: float, count: int) -> int:
@@ -150,55 +193,82 @@ def _add_ties_(mask: Tensor, values: Tensor, value: float, count: int) -> int:
     return count - left
 
 
-def _end(scored: _Scored, budget: int) -> _End:
-    simple = not any(scored.shards) and all(cost == 1 for cost in scored.costs)
-    return (_by_sample(scored.sources, budget) if simple else None) or _by_radix(scored, budget)
+def _end(scored: _Scored, budget: int, near: float | None = None, collect: bool = False) -> _End:
+    sources, total = scored.sources, 0
+    if not any(scored.shards) and all(cost == 1 for cost in scored.costs):
+        if near is not None:
+            low, high = sorted((near * (1 - _NEAR), near * (1 + _NEAR)))
+            end = _between(sources, budget, low, high, collect)
+            if end is not None:
+                return end
+        samples = []
+        for source in sources:
+            values = masks.in_memory_order(source())
+            samples.append(values[::_STRIDE].clone())
+            total += values.numel()
+            del values  # before the next layer's are made
+        if 0 < budget <= total:
+            low, high = _guess(torch.cat([s.to(samples[0].device) for s in samples]), budget / total)
+            end = _between(sources, budget, low, high, collect)
+            if end is not None:
+                return end
+    return _by_radix(scored, budget)
 
 
-def _by_sample(sources: Sequence[Callable[[], Tensor]], budget: int) -> _End | None:
-    """The end of the budget, in two passes; None if it is not between the bounds that the sample gave."""
-    samples, total = [], 0
+def _between(
+    sources: Sequence[Callable[[], Tensor]], budget: int, low: float, high: float, collect: bool
+) -> _End | None:
+    """The end of the budget, in one pass; None if it is not between two bounds, or too many scores are."""
+    parts: list[_Part] = []
+    total = found = 0
     for source in sources:
         values = source()
-        samples.append(values[::_STRIDE].clone())
         total += values.numel()
+        parts.append(_split(values, low, high, collect))
         del values  # before the next layer's are made
-    if not 0 < budget <= total:
-        return None
-    low, high = _guess(torch.cat([s.to(samples[0].device) for s in samples]), budget / total)
-    above: list[int] = []
-    between: list[Tensor] = []
-    for source in sources:
-        n_above, part = _split(source(), low, high, few_above=2 * budget < total)
-        above.append(n_above)
-        between.append(part)
-        if sum(map(len, between)) > max(total // 8, _CHUNK):  # nearly a copy of the scores: too much memory
+        found += len(parts[-1].between)
+        if found > max(total // 8, _CHUNK):  # nearly a copy of the scores: too much memory
             return None
-    wanted, found = budget - sum(above), sum(map(len, between))
+    above = [part.above for part in parts]
+    wanted = budget - sum(above)
     if wanted > found:  # in a long tie at the lower bound, or below it
-        above = [n + len(part) for n, part in zip(above, between)]
+        above = [n + len(part.between) for n, part in zip(above, parts)]
         equal = [int(torch.count_nonzero(source() == low)) for source in sources]
         return _End(low, above, equal) if wanted <= found + sum(equal) else None
     if wanted <= 0:
         return None
-    value = float(torch.cat([part.to(between[0].device) for part in between]).kthvalue(found - wanted + 1).values)
-    return _End(value, [n + int(torch.count_nonzero(masks.above(part, value))) for n, part in zip(above, between)],
-                [int(torch.count_nonzero(part == value)) for part in between])  # fmt: skip
+    scores = torch.cat([part.between.to(parts[0].between.device) for part in parts])
+    value = float(scores.kthvalue(found - wanted + 1).values)
+    below = float(scores.kthvalue(found - wanted).values) if wanted < found else None
+    above = [n + int(torch.count_nonzero(masks.above(part.between, value))) for n, part in zip(above, parts)]
+    equal = [int(torch.count_nonzero(part.between == value)) for part in parts]
+    return _End(value, above, equal, below, parts)
 
 
-def _split(values: Tensor, low: float, high: float, few_above: bool) -> tuple[int, Tensor]:
-    """How many scores are above `high`, and the scores in (low, high]."""
+def _split(scores: Tensor, low: float, high: float, collect: bool) -> _Part:
+    """Compare a tensor's scores with two bounds."""
+    values = masks.in_memory_order(scores)
     above, between = 0, []
-    for chunk in values.split(_CHUNK):  # compare with the bound that fewer entries pass first
-        if few_above:
-            up = chunk[masks.positions(masks.above(chunk, low))]
-            between.append(up[up <= high])
-            above += len(up) - len(between[-1])
-        else:
-            down = chunk[chunk <= high]
-            between.append(down[masks.above(down, low)])
-            above += len(chunk) - len(down)
-    return above, torch.cat(between)
+    positions: list[Tensor] = []
+    passed: list[Tensor] = []  # the scores at these positions
+    for number, chunk in enumerate(values.split(_CHUNK)):
+        over = masks.above(chunk, low)
+        count = masks.count(over)
+        if count * masks.SPARSE > len(chunk):
+            higher = masks.above(chunk, high)
+            above += masks.count(higher)
+            between.append(chunk[masks.positions(over ^ higher)])
+            collect = False
+            continue
+        place = masks.positions(over)
+        up = chunk[place]
+        between.append(up[up <= high])
+        above += count - len(between[-1])
+        if collect:
+            positions.append(place.add_(number * _CHUNK))
+            passed.append(up)
+    met = (torch.cat(positions), torch.cat(passed)) if collect else (None, None)
+    return _Part(above, torch.cat(between), *met, scores.stride())
 
 
 def _guess(sample: Tensor, share: float) -> tuple[float, float]:

@@ -55,12 +55,15 @@ class Thresholded(Latent):
             group: The layers that the method works on.
             budget: What they keep together, in weights (or MACs).
         """
-        self.keep_best(group, budget)
+        below = self.keep_best(group, budget)
         cost = [layer.cost if self.budget == "macs" else 1 for layer in group.layers]
-        outside = (layer.fill_kept(self.score(layer).clone(), -torch.inf) for layer in group.layers)
-        cut = [layer.shards.max(masks.in_memory_order(s)) / c for layer, s, c in zip(group.layers, outside, cost)]
-        if self.distribution == "global":
-            cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
+        if below is not None:
+            cut = [group.layers[0].state["latent"].new_tensor(below)] * len(cost)
+        else:
+            outside = (layer.fill_kept(self.score(layer).clone(), -torch.inf) for layer in group.layers)
+            cut = [layer.shards.max(masks.in_memory_order(s)) / c for layer, s, c in zip(group.layers, outside, cost)]
+            if self.distribution == "global":
+                cut = [torch.stack([value.to(cut[0]) for value in cut]).max()] * len(cut)
         for layer, c, value in zip(group.layers, cost, cut):
             layer.state["threshold"] = self.latent_at(layer, value * c).to(layer.weight)
 
