@@ -267,8 +267,9 @@ def _split(scores: Tensor, low: float, high: float, collect: bool) -> _Part:
         if collect:
             positions.append(place.add_(number * _CHUNK))
             passed.append(up)
-    met = (torch.cat(positions), torch.cat(passed)) if collect else (None, None)
-    return _Part(above, torch.cat(between), *met, scores.stride())
+    if not collect:
+        return _Part(above, torch.cat(between), None, None, scores.stride())
+    return _Part(above, torch.cat(between), torch.cat(positions), torch.cat(passed), scores.stride())
 
 
 def _guess(sample: Tensor, share: float) -> tuple[float, float]:
