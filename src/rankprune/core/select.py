@@ -197,7 +197,8 @@ def _end(scored: _Scored, budget: int, near: float | None = None, collect: bool 
     sources, total = scored.sources, 0
     if not any(scored.shards) and all(cost == 1 for cost in scored.costs):
         if near is not None:
-            low, high = sorted((near * (1 - _NEAR), near * (1 + _NEAR)))
+            bounds = torch.tensor([near * (1 - _NEAR), near * (1 + _NEAR)], dtype=scored.dtype)  # as scores are rounded
+            low, high = sorted(bounds.tolist())
             end = _between(sources, budget, low, high, collect)
             if end is not None:
                 return end
