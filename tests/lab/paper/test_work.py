@@ -140,12 +140,34 @@ stages:
     said: list[str] = []
     assert work(paths, say=said.append) == 1
     assert said == [
-        "fashion-dense comes first, because fashion-magnitude-90 starts from its weights",
+        "fashion-dense comes first, because fashion-magnitude-90 needs its weights",
         "1 of 1: fashion-magnitude-90, from pretrained, seed 0",
     ]
     (record,) = paths.records()
     assert record["pretrained"] is True
     assert "weights" not in record["recipe"]["model"]
+
+
+def test_a_run_that_learns_from_the_dense_net_on_the_same_images(tmp_path: Path) -> None:
+    text = """\
+budget: {fashion: [epochs=1, data.limit_train=96, data.limit_test=50, data.batch_size=16]}
+stages:
+  - {name: a, task: fashion, methods: [magnitude], sparsities: [90], vary: [{data.holdout: [20]}], seeds: [0, 1], distilled: true}
+  - {name: b, task: fashion, methods: [magnitude], sparsities: [90], vary: [{data.holdout: [20]}]}
+"""
+    paths = Paths(write_queue(tmp_path / "results", text), tmp_path / "runs")
+    said: list[str] = []
+    assert work(paths, say=said.append) == 3  # the teacher is trained once
+    assert said[0] == "fashion-dense comes first, because fashion-magnitude-90 needs its weights"
+    assert said[1] == "1 of 3: fashion-magnitude-90, data.holdout=20, distilled, seed 0"
+    records = sorted(paths.records(), key=lambda record: (record["distilled"], record["seed"]))
+    assert [record["distilled"] for record in records] == [False, True, True]
+    assert records[0]["recipe"]["distill"] is None
+    assert records[1]["recipe"]["distill"]["model"] == records[1]["recipe"]["model"]["name"]
+    assert "weights" not in records[1]["recipe"]["distill"]
+    assert records[0]["epochs"][0]["train_loss"] != records[1]["epochs"][0]["train_loss"]  # of the same seed
+    (teacher,) = paths.out.glob("fashion-dense-*/recipe.yaml")
+    assert "holdout: 20" in teacher.read_text()  # it has not seen the held-out images either
 
 
 def test_a_run_that_cannot_be_made_is_skipped_and_counted(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ class Stage(Section):
     sparsities: tuple[float, ...] = ()
     vary: tuple[dict[str, list[Any]], ...] = ({},)  # grids: each maps a dotted key to its values
     seeds: tuple[int, ...] = (0,)
-    pretrained: bool = False
+    pretrained: bool = False  # start from the task's dense run
+    distilled: bool = False  # learn from it as well
     smoke: bool = False
     measure: str | None = None  # name of a measurement, instead of runs
 
@@ -158,8 +159,8 @@ def _items(stage: Stage, budget: Mapping[str, tuple[str, ...]], queue: Queue, re
         dense = method == "dense"
         if dense:
             percent, settings = None, tuple((key, value) for key, value in settings if not key.startswith("method."))
-        start = stage.pretrained and not dense
-        yield Run(task, method, percent, settings, seed, tuple(budget.get(task, ())), start, stage.smoke)
+        start, taught = stage.pretrained and not dense, stage.distilled and not dense
+        yield Run(task, method, percent, settings, seed, tuple(budget.get(task, ())), start, stage.smoke, taught)
 
 
 def leading(runs: list[Run], records: Records, want: Leading) -> list[tuple[str, tuple[tuple[str, Any], ...]]] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankprune.lab.recipes import Recipe, RecipeError, load_recipe
+from rankprune.lab.recipes.schema import Distill
 from rankprune.lab.runs.run_folder import MODEL, RunFolder
 from rankprune.lab.training.smoke import smaller
 
@@ -31,6 +32,7 @@ class Run:
     budget: tuple[str, ...] = ()  # overrides shared by all runs of the task, such as their number of epochs
     pretrained: bool = False  # starts from the weights of the task's dense run
     smoke: bool = False  # only a few steps, to check that it runs
+    distilled: bool = False  # learns from the task's dense run as well
 
     @property
     def name(self) -> str:
@@ -39,12 +41,18 @@ class Run:
 
     def __str__(self) -> str:
         words = [self.name, *(f"{key}={value}" for key, value in self.settings)]
-        words += ["from pretrained"] * self.pretrained + ["smoke"] * self.smoke + [f"seed {self.seed}"]
-        return ", ".join(words)
+        words += ["from pretrained"] * self.pretrained + ["distilled"] * self.distilled + ["smoke"] * self.smoke
+        return ", ".join([*words, f"seed {self.seed}"])
+
+    @property
+    def needs_dense(self) -> bool:
+        """Whether the dense run must come first."""
+        return self.pretrained or self.distilled
 
     def dense(self) -> Run:
-        """Return the dense run whose weights a pretrained run starts from."""
-        return Run(self.task, "dense", budget=self.budget)
+        """Return the dense run that this run starts from or learns from: as long, and on the same images."""
+        shared = tuple((key, value) for key, value in self.settings if key == "epochs" or key.startswith("data."))
+        return Run(self.task, "dense", settings=shared, budget=self.budget)
 
     @cache  # noqa: B019  (runs live as long as the command)
     def known(self) -> bool:
@@ -57,7 +65,7 @@ class Run:
 
     @cache  # noqa: B019
     def recipe(self, embedded: bool = False) -> Recipe:
-        """Return the recipe, without the location of the data and of the initial weights.
+        """Return the recipe, without the location of the data, of the initial weights and of the teacher's.
 
         Args:
             embedded: Use the embedded images instead of CIFAR-10.
@@ -73,7 +81,7 @@ class Run:
 
     @cache  # noqa: B019
     def key(self, embedded: bool = False) -> str:
-        """Return the key of the resolved recipe and of the dense run it starts from.
+        """Return the key of the resolved recipe and of the dense run it starts or learns from.
 
         Args:
             embedded: Use the embedded images instead of CIFAR-10.
@@ -84,10 +92,11 @@ class Run:
         # Defaults are left out, so that adding a key to recipes does not change the keys of existing runs.
         recipe = self.recipe(embedded).model_dump(mode="json", exclude=_NOT_IN_KEY, exclude_defaults=True)
         start = self.dense().key(embedded) if self.pretrained else None
-        return digest({"recipe": recipe, "start": start})
+        teacher = {"teacher": self.dense().key(embedded)} if self.distilled else {}
+        return digest({"recipe": recipe, "start": start, **teacher})
 
     def placed(self, out: Path, data: str | None, embedded: bool) -> Recipe:
-        """Return the recipe with the location of the data and of the initial weights.
+        """Return the recipe with the location of the data, of the initial weights and of the teacher's.
 
         Args:
             out: Folder that holds the run folders.
@@ -100,9 +109,13 @@ class Run:
         recipe = self.recipe(embedded)
         if data is not None and recipe.data.name != "fashion" and not self.smoke:  # a smoke run generates its images
             recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": data})})
-        if self.pretrained:
+        if self.needs_dense:
             weights = str(RunFolder.of(self.dense().placed(out, data, embedded), out).path / MODEL)
-            recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"weights": weights})})
+            if self.pretrained:
+                recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"weights": weights})})
+            if self.distilled:
+                teacher = Distill(model=recipe.model.name, weights=weights, args=recipe.model.args)
+                recipe = recipe.model_copy(update={"distill": teacher})
         return recipe
 
 

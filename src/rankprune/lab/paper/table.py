@@ -91,7 +91,7 @@ class Evidence:
 
     def find(
         self, task: str, method: str, sparsity: float | None, settings: Iterable[tuple[str, object]] = (),
-        pretrained: bool = False, smoke: bool = False,
+        pretrained: bool = False, smoke: bool = False, distilled: bool = False,
     ) -> list[Run]:  # fmt: skip
         """Return the planned runs of one setting, which differ only in their seed.
 
@@ -102,14 +102,16 @@ class Evidence:
             settings: Changed settings, in any order.
             pretrained: Whether they start from the dense run.
             smoke: Whether they are smoke runs.
+            distilled: Whether they learn from the dense run.
 
         Returns:
             The runs.
         """
-        want = (task, method, None if method == "dense" else sparsity, frozenset(settings), pretrained, smoke)
+        percent = None if method == "dense" else sparsity
+        want = (task, method, percent, frozenset(settings), pretrained, smoke, distilled)
 
         def setting(r: Run) -> tuple[object, ...]:
-            return (r.task, r.method, r.percent, frozenset(r.settings), r.pretrained, r.smoke)
+            return (r.task, r.method, r.percent, frozenset(r.settings), r.pretrained, r.smoke, r.distilled)
 
         return [run for run in self.runs if setting(run) == want]
 
@@ -253,6 +255,7 @@ def _setting(record: Record) -> str:
     recipe = record["recipe"]
     size, epochs = recipe["data"]["image_size"], recipe["epochs"]
     start = " from the dense net" if record.get("pretrained") else ""
+    start += " taught by the dense net" if record.get("distilled") else ""
     data = recipe["data"]["name"] + (f" at {size} pixels" if size else "")
     return f"{recipe['model']['name']}{start}, {data}, {'a few steps' if record.get('smoke') else f'{epochs} epochs'}"
 

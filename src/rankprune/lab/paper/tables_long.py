@@ -20,6 +20,8 @@ _NOTES = [
     "lam=ratio:R: the rank gradient of each layer is scaled to R times the root mean square of the task gradient; "
     "rank_on=weights: it is added to the gradient of the active weights every 10 steps and not used for growth; "
     "rank_signal=noise: the control, noise of the same size instead of the rank gradient.",
+    "from trained weights: it starts from the dense network of the same length; distilled: it learns from its "
+    "outputs as well as from the labels.",
     "δ-rank: mean over the layers of δ-rank / full rank at δ = 0.1; dead: filters without a weight.",
 ]
 
@@ -87,9 +89,11 @@ def _fill(table: Table, evidence: Evidence) -> None:
     """Add a row for every setting that has a record."""
     seen: dict[tuple[Any, ...], Run] = {}
     for run in evidence.runs:
-        seen.setdefault((run.task, run.percent, run.method, run.settings, run.pretrained), run)
-    for run in sorted(seen.values(), key=lambda r: (r.task, r.percent or 0.0, r.method, r.pretrained, str(r.settings))):
-        runs = evidence.find(run.task, run.method, run.percent, run.settings, run.pretrained)
+        seen.setdefault((run.task, run.percent, run.method, run.settings, run.pretrained, run.distilled), run)
+    for run in sorted(seen.values(), key=_order):
+        runs = evidence.find(
+            run.task, run.method, run.percent, run.settings, run.pretrained, distilled=run.distilled
+        )  # fmt: skip
         if not evidence.records_of(runs):  # counts them as planned
             continue
         table.rows.append((
@@ -106,6 +110,10 @@ def _fill(table: Table, evidence: Evidence) -> None:
         ))  # fmt: skip
 
 
+def _order(run: Run) -> tuple[Any, ...]:
+    return (run.task, run.percent or 0.0, run.method, run.pretrained, run.distilled, str(run.settings))
+
+
 def settings_of(run: Run) -> str:
     """Format the settings of a run that differ from its recipe.
 
@@ -117,7 +125,8 @@ def settings_of(run: Run) -> str:
     """
     shown = [(key, value) for key, value in run.settings if key != "data.holdout"]
     words = [f"{key.removeprefix('method.')}={value}" for key, value in shown]
-    return ", ".join([*words, *["from trained weights"] * run.pretrained])
+    words += ["from trained weights"] * run.pretrained + ["distilled"] * run.distilled
+    return ", ".join(words)
 
 
 def survival(evidence: Evidence, runs: list[Run], after: str) -> str:
@@ -159,7 +168,7 @@ def by_ratio(
     for run in evidence.runs:
         settings = dict(run.settings)
         lam, length = settings.pop("method.lam", None), settings.pop("epochs", None)
-        plain = run.task == task and run.percent == percent and run.method == "rpg" and not run.pretrained
+        plain = run.task == task and run.percent == percent and run.method == "rpg" and not run.needs_dense
         plain = plain and length == epochs
         if plain and lam == 0 and not settings:
             found.setdefault(0.0, []).append(run)

@@ -69,13 +69,13 @@ class _Claim:
 
     Attributes:
         run: What is claimed.
-        is_start: Whether the dense run that `run` starts from is trained first.
+        is_dense: Whether it is the dense run, which `run` needs, that is trained.
         code: The version of the code that started the run.
         lock: Releases the claim when closed.
     """
 
     run: Run
-    is_start: bool
+    is_dense: bool
     code: str
     lock: contextlib.ExitStack
 
@@ -152,7 +152,7 @@ class QueueWorker:
         if isinstance(item, Measurement):
             return idle  # timings need an otherwise idle machine
         folder = self._order(item).folder
-        return folder not in self._claims and (not item.pretrained or self._start(item).folder not in self._claims)
+        return folder not in self._claims and (not item.needs_dense or self._dense(item).folder not in self._claims)
 
     def _has(self, item: Item, records: Records) -> bool:
         return records.has(self._key(item), code_version() if self.again else None)
@@ -179,13 +179,13 @@ class QueueWorker:
     def _order(self, run: Run) -> Order:
         return Order(run.placed(self._out, self.paths.data, self.paths.embedded), self._out, run.smoke)
 
-    def _start(self, run: Run) -> Order:
-        """The dense run whose weights a pretrained run starts from."""
+    def _dense(self, run: Run) -> Order:
+        """The dense run that a run starts from or learns from."""
         return Order(run.dense().placed(self._out, self.paths.data, self.paths.embedded), self._out)
 
     def _claim(self, run: Run, due: int) -> Order | None:
         """Claim a run, or the dense run that must come first; None if another process has claimed or finished it."""
-        order, lock, is_start = self._order(run), contextlib.ExitStack(), False
+        order, lock, is_dense = self._order(run), contextlib.ExitStack(), False
         if not lock.enter_context(claimed(self.paths.out, self._key(run))):
             self._skipped.add(run)
             lock.close()
@@ -193,11 +193,11 @@ class QueueWorker:
         if self._has(run, self.paths.records()):  # another process finished it after the queue was read
             lock.close()
             return None
-        if run.pretrained and not ((start := self._start(run)).folder / MODEL).is_file():
-            self.say(f"{start.recipe.name} comes first, because {run.name} starts from its weights")
-            order, is_start = start, True
-        self._claims[order.folder] = _Claim(run, is_start, begun_by(RunFolder(order.folder)), lock)
-        if not is_start:
+        if run.needs_dense and not ((dense := self._dense(run)).folder / MODEL).is_file():
+            self.say(f"{dense.recipe.name} comes first, because {run.name} needs its weights")
+            order, is_dense = dense, True
+        self._claims[order.folder] = _Claim(run, is_dense, begun_by(RunFolder(order.folder)), lock)
+        if not is_dense:
             self._announce(str(run), due)
         return order
 
@@ -207,14 +207,15 @@ class QueueWorker:
         with claim.lock:
             if reply.disk:  # on a full disk the next run would fail as well
                 raise RunError(reply.failure)
-            if reply.result is not None and claim.is_start:
+            if reply.result is not None and claim.is_dense:
                 return  # the run itself is next
             self._ended += 1
             if reply.result is not None:
                 forget_checkpoints(folder)
                 record = _record(self._key(run), order, claim.code, reply.result.to_dict())
-                self._add({**record, "smoke": run.smoke, "pretrained": run.pretrained, "epochs": folder.metrics()})
-            elif reply.code in (NanLoss.exit_code, OffTarget.exit_code) and not claim.is_start:
+                kind = {"smoke": run.smoke, "pretrained": run.pretrained, "distilled": run.distilled}
+                self._add({**record, **kind, "epochs": folder.metrics()})
+            elif reply.code in (NanLoss.exit_code, OffTarget.exit_code) and not claim.is_dense:
                 why = reply.failure.replace(f"{folder.path}: ", "").replace(str(folder.path), folder.path.name)
                 self._add({**_record(self._key(run), order, claim.code, None), "failed": why})
             else:
@@ -262,7 +263,8 @@ def describe(
     if recipe is not None:
         resolved = to_dict(recipe)
         resolved["data"].pop("root", None)
-        resolved["model"].pop("weights", None)
+        for section in ("model", "distill"):
+            (resolved.get(section) or {}).pop("weights", None)
         record["recipe"] = resolved
         if recipe.data.name == "fashion":
             record["data"] = "the embedded subset of Fashion-MNIST, because CIFAR-10 was missing"
