@@ -15,6 +15,7 @@ matplotlib.use("svg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from rankprune.lab.paper.evidence import standard_error
 from rankprune.lab.paper.queue import read_queue
 from rankprune.lab.paper.records import Records
 from rankprune.lab.paper.table import NAMES, Evidence
@@ -23,10 +24,9 @@ from rankprune.lab.report.colours import DENSE, colour_of
 TEXT, GRID = "#747c87", "#8b949e"  # readable on white and on black
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, ASSETS = ROOT / "results", ROOT / "docs" / "assets"
-TASK, TITLE = "cifar10-cpu-resnet20", "Accuracy of ResNet-20, %\n(CIFAR-10 at 16 px, 4 epochs)"
-SPARSITIES = (90.0, 95.0, 98.0, 99.0)
+TASK, PERCENT = "cifar10-long-vgg-half", 99.0
+TITLE = "Accuracy at 99 % sparsity, %\n(VGG, CIFAR-10 at 16 px, 40 epochs)"
 SIZE = (3.5, 3.0)  # inches; two stand side by side in a README and in the docs
-SHOWN = ("feather", "gmp", "rpg", "rigl", "acdc")
 ENGINES = {
     "torch": ("torch", "#965a78"),
     "onnxruntime": ("ONNX Runtime", "#a59600"),
@@ -52,22 +52,28 @@ def label_ends(axes: Axes, ends: list[tuple[float, str, str]], apart: float) -> 
 
 
 def accuracy(figure: Figure) -> None:
-    """Accuracy against sparsity, evenly spaced; a bar is the standard error over seeds."""
+    """Accuracy of each method that was trained at full length, best first; a bar is the standard error over seeds."""
     axes = figure.subplots()
     records = Records(RESULTS / "records")
-    evidence = Evidence(read_queue(RESULTS / "queue.yaml", records), records)
+    evidence = Evidence(read_queue(RESULTS / "queue.yaml", records), records, lambda run: run.task == TASK)
     (dense,) = evidence.values(evidence.find(TASK, "dense", None), lambda r: r.accuracy_last)
-    axes.axhline(100 * dense, color=DENSE, linestyle="--", linewidth=1)
-    axes.annotate("dense", (0.99, 100 * dense), xycoords=("axes fraction", "data"), ha="right", va="bottom")
-    ends = []
-    for method in SHOWN:
-        runs = [evidence.values(evidence.find(TASK, method, s), lambda r: r.accuracy_last) for s in SPARSITIES]
-        means = [100 * sum(values) / len(values) for values in runs]
-        axes.plot(range(len(SPARSITIES)), means, marker="o", color=colour_of(method))
-        ends.append((means[-1], NAMES[method], colour_of(method)))
-    axes.set_xticks(range(len(SPARSITIES)), [f"{s:g} %" for s in SPARSITIES])
-    axes.set(title=TITLE, xlabel="sparsity")
-    label_ends(axes, ends, apart=1.5)
+    axes.axvline(100 * dense, color=DENSE, linestyle="--", linewidth=1)
+    beside = {"ha": "right", "va": "top", "textcoords": "offset points"}
+    axes.annotate("dense", (100 * dense, 1.0), (-4, -2), xycoords=("data", "axes fraction"), **beside)
+    found: list[tuple[float, float, str, str]] = []
+    plain = [run for run in evidence.runs if run.percent == PERCENT and not run.settings and not run.pretrained]
+    for method, distilled in dict.fromkeys((run.method, run.distilled) for run in plain):
+        values = evidence.values(evidence.find(TASK, method, PERCENT, distilled=distilled), lambda r: r.accuracy_last)
+        if values:
+            name = NAMES.get(method, method) + ", distilled" * distilled
+            found.append((100 * sum(values) / len(values), 100 * (standard_error(values) or 0.0), name, method))
+    for y, (mean, error, _, method) in enumerate(sorted(found)):
+        axes.errorbar(mean, y, xerr=error or None, marker="o", capsize=3, color=colour_of(method))
+        above = {"textcoords": "offset points", "ha": "center", "color": colour_of(method)}
+        axes.annotate(f"{mean:.1f}", (mean, y), (0, 5), **above)
+    axes.set_yticks(range(len(found)), [name for _, _, name, _ in sorted(found)])
+    axes.set(title=TITLE, xlim=(min(found)[0] - 1, 100 * dense + 0.5), ylim=(-0.6, len(found) - 0.2))
+    axes.grid(axis="y", visible=False)
 
 
 def latencies(record: str) -> dict[str, dict[float, tuple[float, float]]]:
