@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from _agree import trace_once
 
 import rankprune as rp
 from rankprune.engine.backend import native
@@ -23,6 +24,7 @@ def model():
 @pytest.mark.parametrize("tune", [False, True])
 def test_the_output_is_the_same_for_every_thread_count(model, tune, monkeypatch):
     monkeypatch.setattr("rankprune.engine.backend.engine.default_threads", lambda: 5)
+    trace_once(monkeypatch)
     x = torch.randn(1, 3, 32, 32)
     found = [rp.compile(model, x, threads=count, tune=tune)(x) for count in (1, 2, 3, 5)]
     assert all(torch.equal(found[0], other) for other in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import threading
@@ -175,6 +176,31 @@ def test_a_phone_scrolls_one_way_and_text_is_readable(open_page: Open, page_file
             pair = page.evaluate("([a, b]) => [colour(a), colour(b)]", [text, ground])
             assert contrast(*pair) >= 4.5, (scheme, text, ground)
     assert contrast(*page.evaluate("() => [colour('faint'), colour('card')]")) >= 3, scheme  # drawn, not read
+
+
+def test_every_column_of_the_runs_fits_a_small_desktop(open_page: Open, data: dict[str, Any], tmp_path: Path) -> None:
+    """Latencies in three engines, long names, several tasks and seeds, one run unfinished: no column is out of sight."""
+    wide = copy.deepcopy(data)
+    time = {"median": 0.0123456, "minimum": 0.0111111, "low": 0.0112345, "high": 0.0134567}
+    for seed, run in enumerate(wide["runs"]):
+        run["name"] = f"cifar10-long-vgg-half-{run['method']}+rank_floor-99.5"
+        run["seed"] = seed
+        run["latency"] = {"times": dict.fromkeys(("rankprune", "torch", "onnxruntime"), time)}
+    wide["runs"][0].update(task="cifar10-long-vgg-half", result=None)
+    write_page(wide, tmp_path / "wide.html")
+    page = open_page((tmp_path / "wide.html").as_uri())
+    assert {"Engine", "torch", "ONNX Runtime", "Task", "Seed", "State"} <= set(page.locator("#runs-table th button").all_inner_texts())
+    assert page.evaluate("document.querySelector('#runs-table').scrollWidth <= document.querySelector('#runs-table').clientWidth")
+    ends = page.locator("#runs-table tbody th .link").evaluate_all("(all) => all.map((e) => e.scrollWidth - e.clientWidth)")
+    assert max(ends) <= 0  # and no name is cut
+
+
+def test_ticks_are_written_like_every_other_percentage(open_page: Open, page_file: str) -> None:
+    page = open_page(page_file)
+    for chart, axis in (("accuracy", "y"), ("sparsity", "y"), ("tradeoff", "y"), ("flops", "x"), ("flops", "y"), ("density", "y"), ("rank", "y")):
+        texts = page.locator(f"#chart-{chart} .{axis}tick text").all_text_contents()
+        assert len(texts) >= 2, chart
+        assert all(re.fullmatch(r"[\d.]+ %", text) for text in texts), (chart, texts)
 
 
 def contrast(one: str, other: str) -> float:

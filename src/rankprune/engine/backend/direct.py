@@ -95,7 +95,10 @@ def _masks(taps: np.ndarray, stride: list[int], shape: tuple[int, ...], out: tup
     pixel = np.arange(-(-out[1] * out[2] // PIXELS) * PIXELS)
     place = np.stack(np.divmod(pixel, out[2]), -1) * stride + taps[:, None]  # (taps, pixels, 2) in the input
     within = ((place >= 0) & (place < shape[1:])).all(-1) | (pixel >= out[1] * out[2])
-    different, numbers = np.unique(within, axis=0, return_inverse=True)
+    # Each row as one value, compared byte by byte. With axis=0 NumPy makes a field of every pixel: 1.4 s for 500 x 500.
+    rows = np.ascontiguousarray(within).view(f"V{within.shape[1]}").reshape(-1)
+    _, first, numbers = np.unique(rows, return_index=True, return_inverse=True)
+    different = within[first]
     # A mask of all pixels is none: it sorts last, and takes the number 0.
     full = bool(different[-1].all())
     masked = different[:-1] if full else different

@@ -9,12 +9,19 @@ function axis(title, more = {}) {
     zeroline: false, linecolor: colour('line'), tickfont: { size: 11, color: colour('soft') }, automargin: true, ...more };
 }
 
-// An axis of fractions. Plotly would show equal values between -100 % and 200 %, where no fraction can be.
+// An axis of fractions, labelled in steps of 1, 2 or 5 times a power of ten, as "85 %" (Plotly's own format has no space).
+// Plotly would show equal values between -100 % and 200 %, where no fraction can be.
 function shareAxis(title, values, more = {}) {
   const seen = values.filter(known);
-  const [low, high] = [Math.min(...seen), Math.max(...seen)];
-  const narrow = seen.length && high - low < 0.01 ? { range: [Math.max(low - 0.05, -0.005), Math.min(high + 0.05, 1.005)] } : {};
-  return axis(title, { tickformat: '.2~%', ...narrow, ...more });
+  let [low, high] = seen.length ? [Math.min(...seen), Math.max(...seen)] : [0, 1];
+  const narrow = high - low < 0.01;
+  if (narrow) [low, high] = [Math.max(low - 0.05, 0), Math.min(high + 0.05, 1)];
+  const power = 10 ** Math.floor(Math.log10((high - low) / 5));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => 5 * size >= high - low);
+  const first = Math.max(Math.ceil(low / step) - 1, 0), last = Math.min(Math.floor(high / step) + 1, Math.floor(1 / step + 1e-6));
+  const ticks = Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
+  const room = narrow ? { range: [low - 0.005, high + 0.005] } : {};
+  return axis(title, { tickvals: ticks, ticktext: ticks.map((v) => `${Number((100 * v).toPrecision(6))} %`), ...room, ...more });
 }
 
 // A logarithmic axis of fractions, labelled at round values.

@@ -41,7 +41,7 @@ function drawLayers() {
       ...(dense ? [line(dense.layers, dense.label, share, (l) => `δ-rank ${l.delta_rank} of ${l.full}`, { mode: 'markers', marker: { size: 11, color: colour('ink'), symbol: 'circle-open' } })] : []),
       line(list, mine, share, (l) => `δ-rank ${l.delta_rank}, exact ${l.exact}, of ${l.full}`, bold)],
     legend: [['●', own, mine], ['◆', 'soft', 'exact rank of this run'], ...(dense ? [['○', 'ink', dense.label]] : []), ...rest],
-    layout: { xaxis: axis('', ticks), yaxis: axis('', { tickformat: '.0%', rangemode: 'normal' }) },
+    layout: { xaxis: axis('', ticks), yaxis: shareAxis('', [focus, ...others, ...(dense ? [dense] : [])].flatMap((run) => run.layers.flatMap((l) => [share(l), l.exact / l.full]))) },
     head: ['layer', 'full rank', `δ-rank (δ = ${focus.delta})`, 'exact rank', 'effective rank', ...(dense ? [`δ-rank, ${dense.label}`] : [])],
     rows: list.map((l) => [l.name, l.full, l.delta_rank, l.exact, l.effective, ...(dense ? [dense.layers.find((d) => d.name === l.name)?.delta_rank] : [])]) });
   const dead = list.reduce((sum, l) => sum + l.dead, 0), filters = list.reduce((sum, l) => sum + l.shape[0], 0);

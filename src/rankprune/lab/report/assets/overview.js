@@ -28,7 +28,8 @@ const timeOf = (run, engine) => run.latency?.times[engine];
 const rangeOf = (time) => `${Number((1e3 * time.low).toPrecision(3))}–${Number((1e3 * time.high).toPrecision(3))}`;
 const spreadOf = (time) => (time ? `${milliseconds(time.median)} (${rangeOf(time)})` : NONE);
 
-const twoLines = (time) => (time ? make('span', {}, milliseconds(time.median), make('small', { class: 'range' }, rangeOf(time))) : NONE);
+// A cell of the table: a value, and in a second line what belongs to it.
+const twoLines = (value, more) => make('span', {}, value, make('small', { class: 'second' }, more));
 
 function latencyTile(run) {
   const ours = timeOf(run, 'rankprune');
@@ -74,19 +75,17 @@ function drawRuns() {
   const differ = (value) => new Set(runs().map(value)).size > 1;
   const columns = [
     { key: 'name', label: 'Run', value: (r) => r.name, cell: name },
-    result('accuracy_last', 'Accuracy', (x) => percent(x.accuracy_last), 'test top-1 (detection: AP of boxes) of the last epoch, at exactly the sparsity shown'),
+    result('accuracy_last', 'Accuracy', (x) => twoLines(percent(x.accuracy_last), `best ${percent(x.accuracy_best)}`), 'test top-1 (detection: AP of boxes) of the last epoch, at exactly the sparsity shown; below: of the best epoch at that sparsity'),
     result('sparsity', 'Sparsity', (x) => sparsityText(x.sparsity)),
     { key: 'method', label: 'Method', value: (r) => r.method },
-    result('accuracy_best', 'Best', (x) => percent(x.accuracy_best), 'of the best epoch at the final sparsity'),
     result('macs_sparse', 'MACs', (x) => short(x.macs_sparse), 'per image, over the kept weights'),
     result('bytes_sparse', 'File', (x) => short(x.bytes_sparse, 'B')),
     ...[['rankprune', 'Engine'], ['torch', 'torch'], ['onnxruntime', 'ONNX Runtime']].filter(([key]) => runs().some((r) => timeOf(r, key)))
-      .map(([key, label]) => ({ key, label, number: true, title: 'median latency of one image (10th to 90th percentile of the rounds)', value: (r) => timeOf(r, key)?.median, cell: (r) => twoLines(timeOf(r, key)) })),
-    result('delta_rank_ratio', 'δ-rank', (x) => percent(x.delta_rank_ratio, 1), `mean over the layers of δ-rank / full rank, δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}`),
-    result('exact_rank_ratio', 'Exact rank', (x) => percent(x.exact_rank_ratio, 1), 'mean over the layers of exact rank / full rank'),
-    result('dead_filters', 'Dead', (x) => `${count(x.dead_filters)} of ${count(x.filters)}`, 'filters without a weight'),
-    result('training_share', 'Training', (x) => percent(x.training_share, 0), 'FLOPs as a fraction of dense training'),
-    result('seconds', 'Time', (x) => duration(x.seconds)),
+      .map(([key, label]) => ({ key, label, number: true, title: 'median latency of one image (10th to 90th percentile of the rounds)', value: (r) => timeOf(r, key)?.median, cell: (r) => (timeOf(r, key) ? twoLines(milliseconds(timeOf(r, key).median), rangeOf(timeOf(r, key))) : NONE) })),
+    result('delta_rank_ratio', 'δ-rank', (x) => twoLines(percent(x.delta_rank_ratio, 1), `exact ${percent(x.exact_rank_ratio, 1)}`), `mean over the layers of δ-rank / full rank, δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}; below: of exact rank / full rank`),
+    result('dead_filters', 'Dead filters', (x) => twoLines(count(x.dead_filters), `of ${count(x.filters)}`), 'filters without a weight'),
+    result('training_share', 'Training FLOPs', (x) => percent(x.training_share, 0), 'as a fraction of dense training'),
+    result('seconds', 'Training time', (x) => duration(x.seconds)),
     ...(differ((r) => r.task) ? [{ key: 'task', label: 'Task', value: (r) => r.task }] : []),
     ...(differ((r) => r.seed) ? [{ key: 'seed', label: 'Seed', number: true, value: (r) => r.seed }] : []),
     ...(runs().some((r) => !r.result) ? [{ key: 'state', label: 'State', value: (r) => (r.result ? 'finished' : `epoch ${r.metrics.at(-1)?.epoch ?? 0} of ${r.epochs ?? NONE}`) }] : []),
@@ -96,7 +95,7 @@ function drawRuns() {
   runTable.show(shownRuns(), 'No run matches the filter.');
   const text = `${shownRuns().length} of ${runs().length} runs shown.`;
   if (byId('shown').textContent !== text) byId('shown').textContent = text;
-  byId('runs-note').textContent = `δ-rank: mean fraction of full rank at δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}. MACs: per image, over the kept weights. Training: FLOPs as a fraction of dense training.`;
+  byId('runs-note').textContent = `δ-rank: mean fraction of full rank at δ = ${[...new Set(runs().map((r) => r.delta))].join(', ')}. MACs: per image, over the kept weights. Training FLOPs: as a fraction of dense training.`;
 }
 
 // The chosen runs, one column each, with the settings in which they differ below the measures.

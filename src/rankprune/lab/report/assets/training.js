@@ -37,7 +37,7 @@ function drawTraining() {
   drawChart('chart-sparsity', { title: 'Sparsity', empty, traces: curve((line) => line.sparsity, 'sparsity'),
     caption: last ? `${focus.name}: ${sparsityText(last.sparsity)} of a target of ${sparsityText(focus.target)}` : '',
     summary: last ? `Line chart of ${list.length} runs by epoch. ${at} ${sparsityText(last.sparsity)}; its target is ${sparsityText(focus.target)}.` : '',
-    layout: { xaxis: x, yaxis: axis('', { tickformat: '.2~%', range: [-0.03, 1.04] }) }, ...table((line) => line.sparsity, 'sparsity') });
+    layout: { xaxis: x, yaxis: shareAxis('', [0, 1], { range: [-0.03, 1.04] }) }, ...table((line) => line.sparsity, 'sparsity') });
 }
 
 function drawTradeoff() {
