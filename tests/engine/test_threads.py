@@ -1,14 +1,17 @@
-"""Thread counts: the same numbers for each, and calls of several callers at once."""
+"""Thread counts: the same numbers for each, and calls of several callers at once; measurements of the machine."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
 import rankprune as rp
 from rankprune.engine.backend import native
+from rankprune.engine.backend.lowering import lower
+from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.lab.models import create_model
 
 
@@ -41,3 +44,23 @@ def test_callers_at_once_with_threads_that_come_late(model, monkeypatch):
 
 def test_a_cache_line_goes_to_another_thread_and_back():
     assert 1e-9 < native.round_trip() < 1e-1
+
+
+@pytest.mark.parametrize("variant", native.variants())
+def test_no_kernel_is_faster_than_the_multiply_add_peak(variant):
+    """The peak is that of the widest vectors, which the kernels of a dense layer use."""
+    shape = (256, 8, 8)
+    graph = Graph()
+    value, result = graph.value(shape), graph.value(shape)
+    source, attrs = graph.value(shape), {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+    weight = Weight((256, 256, 1, 1), np.ones(256 * 256, np.float32), None)
+    graph.nodes.append(Node("activation", [value], source, attrs={"activation": "none"}))
+    graph.nodes.append(
+        Node("conv", [source], result, "", {**attrs, "activation": "none"}, {"bias": np.zeros(256, np.float32)}, weight)
+    )
+    graph.inputs, graph.outputs = [value], [result]
+    lowered = lower(graph, False, variant, 1)
+    (call,) = [i for i, node in enumerate(lowered.of_node) if node == 1]
+    seconds = min(lowered.program.time(call, 20, False) for _ in range(5))
+    peak = max(native.peak(variant, 1) for _ in range(3))
+    assert 2e-9 * weight.size * 64 / seconds < 1.05 * peak

@@ -271,7 +271,7 @@ RP_API int rp_run_groups(rp_program*, const rp_copy* in, int64_t ins, const rp_c
                          int64_t workers);
 // Minimum seconds of one operator, run alone. cold: its weights are not in the caches, where the system can do that.
 RP_API double rp_time(rp_program*, int64_t index, int64_t repeats, int64_t cold);
-RP_API double rp_peak(const char* variant, int64_t threads);         // measured FMA peak, GFLOP/s
+RP_API double rp_peak(const char* variant, int64_t threads);         // of the widest vectors, GFLOP/s
 RP_API double rp_round_trip(int64_t turns);                           // seconds of a cache line between two threads
 RP_API void rp_free(rp_program*);
 // Memory with the code of a layer; null if the lists are invalid or this system does not allow generated code.
