@@ -10,7 +10,11 @@ import torch
 
 import rankprune as rp
 from rankprune.engine.backend import native
+from rankprune.engine.backend.choice import Choice, KernelPlan
+from rankprune.engine.backend.engine import Engine
+from rankprune.engine.backend.generated import jit_allowed
 from rankprune.engine.backend.lowering import lower
+from rankprune.engine.backend.shape_choice import shared_height
 from rankprune.engine.graph.graph import Graph, Node, Weight
 from rankprune.lab.models import create_model
 
@@ -64,3 +68,36 @@ def test_no_kernel_is_faster_than_the_multiply_add_peak(variant):
     seconds = min(lowered.program.time(call, 20, False) for _ in range(5))
     peak = max(native.peak(variant, 1) for _ in range(3))
     assert 2e-9 * weight.size * 64 / seconds < 1.05 * peak
+
+
+@pytest.mark.parametrize(
+    ("height", "rows", "slabs", "threads", "nonzeros", "want"),
+    [
+        (56, 392, 1, 1, 9000, 56),  # one thread
+        (56, 392, 1, 2, 9000, 50),  # 8 tasks instead of 7
+        (32, 392, 1, 2, 9000, 28),  # 14 instead of 13
+        (8, 392, 1, 2, 9000, 8),  # many tasks are divided well anyway
+        (26, 25, 1, 2, 1000, 14),  # 7 and 6 vectors
+        (26, 25, 1, 2, 60000, 26),  # so much code that the threads divide the channels
+        (26, 25, 1, 4, 1000, 26),  # 4, 3, 3 and 3 vectors would be too uneven
+        (26, 25, 4, 2, 1000, 26),  # slabs enough
+    ],
+)
+def test_tasks_of_generated_code_are_divided_evenly(height, rows, slabs, threads, nonzeros, want):
+    got = shared_height(height, rows, slabs, threads, nonzeros, 64)
+    assert got == want
+    assert got == height or -(-rows // got) * slabs % threads == 0
+
+
+@pytest.mark.skipif(native.lanes(native.variants()[0]) < 16 or not jit_allowed(), reason="needs generated code")
+def test_the_height_of_a_task_changes_no_sum():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 64, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(64, 40, 3, padding=1)
+    ).eval()
+    rp.prune(net, "random", sparsity=0.7)
+    x = torch.randn(1, 3, 24, 24)
+    graph = rp.compile(net, x, threads=1, tune=False).program.natives[0].engine.graph
+    kernels = KernelPlan({0: Choice(30, 10, lanes=16), 1: Choice(30, 64, lanes=16)}, {})
+    found = [Engine(graph, threads, kernels)([x.numpy()])[0] for threads in (1, 2)]
+    assert np.array_equal(*found)
