@@ -14,7 +14,7 @@ from torch import nn
 
 import rankprune as rp
 from rankprune.engine import runtime
-from rankprune.engine.backend import lowering, native, tuning
+from rankprune.engine.backend import alone, lowering, native, tuning
 from rankprune.engine.backend.generated import Code, jit_allowed
 from rankprune.engine.backend.multiply import JitConv
 from rankprune.engine.backend.native import Program, View
@@ -222,7 +222,7 @@ def test_a_plan_with_generated_kernels_runs_without_them(tmp_path, monkeypatch):
     assert "generated" in str(fast.plan())
     fast.save(tmp_path / "net.plan")
     assert np.abs(runtime.load(tmp_path / "net.plan")(x.numpy()) - want).max() < 1e-5
-    for module in (lowering, tuning):
+    for module in (alone, lowering, tuning):
         monkeypatch.setattr(module, "jit_allowed", lambda: False)
     assert np.abs(runtime.load(tmp_path / "net.plan")(x.numpy()) - want).max() < 1e-5
     plain = rp.compile(net, x[:1], threads=1)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from rankprune.engine.backend.alone import Decision
 from rankprune.engine.backend.choice import ByLayout, Choice, KernelPlan
 from rankprune.engine.backend.engine import MIN_IMAGES_FOR_EIGHT, Engine
-from rankprune.engine.backend.tuning import Decision
 from rankprune.engine.backend.tuning import tune as measure
 from rankprune.engine.frontend.capture import Captured, Foreign, Literal
 from rankprune.engine.frontend.islands import Island, Key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from rankprune.engine.backend.tuning import Decision
+from rankprune.engine.backend.alone import Decision
 from rankprune.engine.frontend.islands import Island
 from rankprune.engine.graph.graph import Node
 

@@ -20,7 +20,7 @@ SOURCES = Path(__file__).resolve().parents[1] / "kernels"
 NAME = "librankprune.so"
 _UNDER_WAY = ".building-"
 COMMON = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast", "-Wall", "-Wextra", "-Wno-psabi")
-FILES = ("program", "threads", "variants", "jit")
+FILES = ("program", "threads", "cores", "variants", "jit")
 # Flags by instruction set: the file variant.cpp is compiled once for each.
 _X86: dict[str, tuple[str, ...]] = {
     "portable": (),

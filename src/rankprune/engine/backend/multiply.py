@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .lower_state import Generated, Lowering
 from .native import LANES, Active, Params, View, fields
 from .packing import Packed, packing_bytes
 from .packs import PackedWeight
-from .shape_choice import default_choice, split
+from .shape_choice import default_choice, shared_height, split
 
 
 class Conv(Params):
@@ -163,12 +163,15 @@ def multiply(state: Lowering, node: Node, source: Source) -> None:
     state.meter.need(packing_bytes(weight, choice))
     numbers = None if source.masks is None else source.masks.numbers
     packed = state.packs.get(state.node, weight, source.taps, channel, groups, choice, numbers)
+    state.used[state.node] = choice
+    if choice.jit:
+        height = shared_height(choice.height, rows, slabs, state.threads, weight.nonzeros, weight.shape[1])
+        choice = replace(choice, height=height)
     parts = -(-rows // choice.height)
     shares = split(slabs * parts, state.threads, -(-weight.shape[0] // choice.width))
     # A thread keeps to its part of the image or tokens, or to its channels where those have too few parts.
     in_parts = (out.joined and not columns) or len(out.shape) == 2
     by_group = (parts if in_parts else slabs) < state.threads
-    state.used[state.node] = choice
     state.rows[state.node] = rows
     state.packed[state.node] = PackedWeight(weight, packed, source.taps, channel, groups, choice)
     res = state.input(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -241,3 +244,4 @@ def in_place(state: Lowering, node: Node, value: int, home: Layout | None) -> No
     layout, buffer = state.input(value)
     if sum(place is buffer for place in state.places.values()) == 1 and layout == state.layout_of(node.output, home):
         state.layouts[node.output], state.places[node.output] = layout, buffer
+

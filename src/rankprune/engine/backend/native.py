@@ -239,6 +239,8 @@ def bind(path: Path) -> Any:
     lib.rp_time.restype, lib.rp_time.argtypes = c_double, [c_void_p, c_int64, c_int64, c_int64]
     lib.rp_peak.restype, lib.rp_peak.argtypes = c_double, [c_char_p, c_int64]
     lib.rp_round_trip.restype, lib.rp_round_trip.argtypes = c_double, [c_int64]
+    lib.rp_near.restype = c_int64
+    lib.rp_near.argtypes = [c_char_p, c_int64, c_int64, POINTER(c_int64), c_int64, POINTER(c_int64)]
     lib.rp_free.restype, lib.rp_free.argtypes = None, [c_void_p]
     lib.rp_jit_new.restype, lib.rp_jit_new.argtypes = c_void_p, [c_void_p]
     lib.rp_jit_bytes.restype, lib.rp_jit_bytes.argtypes = c_int64, [c_void_p]
@@ -325,6 +327,23 @@ def lanes(variant: str) -> int:
         8 or 16.
     """
     return int(library().rp_lanes(variant.encode()))
+
+
+def near_cpus(root: Path, cpu: int, threads: int, allowed: Sequence[int]) -> list[int]:
+    """Return the CPUs on which the workers of a pool run.
+
+    Args:
+        root: The system's description of its CPUs, /sys/devices/system/cpu.
+        cpu: The CPU of the caller.
+        threads: Number of threads, the caller among them.
+        allowed: CPUs that the caller may use.
+
+    Returns:
+        Those that share the caller's L3 cache; none if these are all, or not as many cores as there are threads.
+    """
+    found = (c_int64 * len(allowed))()
+    size = library().rp_near(str(root).encode(), cpu, threads, (c_int64 * len(allowed))(*allowed), len(allowed), found)
+    return list(found[:size])
 
 
 def round_trip() -> float:

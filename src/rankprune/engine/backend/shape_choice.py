@@ -12,6 +12,8 @@ L1_BYTES = 32 << 10
 ROW_BYTES = 32
 JIT_SMALLEST = 64  # pixels: code is read once per 16 of them, so it pays where there are several times as many
 JIT_DENSEST = 0.6  # code takes 7 bytes per weight beside its value, so dense layers read less memory without it
+JIT_BYTES = 11  # of code and value, per weight
+MOST_UNEVEN = 1.15  # the largest part by the mean part
 
 
 def default_choice(weight: Weight, groups: int, rows: int, lanes: int, jit: bool) -> Choice:
@@ -77,6 +79,34 @@ def split(tasks: int, threads: int, outputs: int) -> int:
     while threads > 1 and tasks * groups < 8 * threads and tasks * groups % threads and groups * 8 <= outputs:
         groups *= 2
     return groups
+
+
+def shared_height(height: int, rows: int, slabs: int, threads: int, nonzeros: int, inputs: int) -> int:
+    """Return a height of generated code with which the threads have equal numbers of tasks. It changes no sum.
+
+    Args:
+        height: The height for one thread.
+        rows: Rows of a slab of the result.
+        slabs: Slabs of the result.
+        threads: Number of threads.
+        nonzeros: Nonzeros of the weight.
+        inputs: Input channels.
+
+    Returns:
+        At most the given height; the same if the rows cannot be divided well, or if it is better that threads divide
+        the output channels: each thread then reads its own part of the code, but inputs that others have written.
+    """
+    vectors, parts = -(-rows // 2), -(-rows // height)
+    tasks = slabs * parts
+    if tasks % threads == 0 or tasks >= 8 * threads:
+        return height
+    if tasks < threads and nonzeros * JIT_BYTES > inputs * rows * ROW_BYTES:
+        return height
+    for more in range(parts + 1, min(parts + threads, vectors) + 1):
+        tallest = -(-vectors // more)
+        if slabs * more % threads == 0 and tallest * more <= MOST_UNEVEN * vectors and -(-vectors // tallest) == more:
+            return 2 * tallest
+    return height
 
 
 def window_size(weight: Weight) -> int:

@@ -1,4 +1,4 @@
-"""Measures which kernel is fastest for each layer, and caches the results."""
+"""Chooses the fastest kernel for each layer by measurements, and caches the results."""
 
 from __future__ import annotations
 
@@ -8,51 +8,32 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from rankprune.engine.graph.graph import Graph, Node, Unsupported, Weight
+from rankprune.engine.graph.graph import Graph, Node, Unsupported
 
+from .alone import Decision, measure
 from .build import warn_unwritable
 from .choice import Choice
 from .generated import jit_allowed
+from .in_network import fastest
 from .joined import joined_values
-from .lowering import Lowered, lower
 from .native import VERSION, cache_folder, lanes
-from .packs import Packs
-from .shape_choice import candidates
 
-ROUNDS = 3  # each candidate is timed once per round
-TRIES = 6  # timings of the finalists, each of a few repeats; the minimum counts, because noise only adds
-MARGIN = 0.95  # a sparse kernel must take at most this fraction of the dense kernel's time
-FINALISTS = 4
 CACHED_NONZEROS = (
     400_000  # a network with more, at about 10 bytes each, finds its weights in memory or in a shared cache
 )
-TURN = 2e-3  # target seconds of a timing; a layer of eight images is usually long enough for a single repeat
+MOST_NONZEROS = 40_000_000  # of a network that is run with several kernels of each layer: all of them are in memory
+Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The kernel of a layer, and why it was chosen.
-
-    Attributes:
-        choice: The kernel.
-        seconds: Its latency.
-        dense_seconds: Latency of the best dense kernel; None if none was tried.
-        why: The reason, for reports.
-    """
-
-    choice: Choice
-    seconds: float
-    dense_seconds: float | None
-    why: str
-
-
-def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | None = None) -> dict[int, Decision]:
+def tune(graph: Graph, eight: bool, variant: str, say: Say | None = None) -> dict[int, Decision]:
     """Choose a kernel for every layer that has several; layers that were measured before come from the cache.
 
-    Layers are measured with one thread, so that a network's results do not depend on the number of threads.
+    Layers are measured with one thread, so that a network's results do not depend on the number of threads. If its
+    weights do not stay in the caches, kernels that are about as fast alone are compared in the running network: what a
+    layer finds in the caches depends on the other layers.
 
     Args:
         graph: The network.
@@ -65,22 +46,62 @@ def tune(graph: Graph, eight: bool, variant: str, say: Callable[[str], None] | N
     """
     cache = _Cache(variant)
     joined = frozenset() if eight else joined_values(graph, lanes(variant), jit_allowed())
-    cold = sum(n.kernel.nonzeros for n in graph.nodes if n.weight is not None) > CACHED_NONZEROS
+    nonzeros = sum(n.kernel.nonzeros for n in graph.nodes if n.weight is not None)
+    cold = nonzeros > CACHED_NONZEROS
+    keys = {
+        index: layer_key(graph, node, eight, joined, cold)
+        for index, node in enumerate(graph.nodes)
+        if _has_choices(graph, node, eight)
+    }
+    if not cold or eight or nonzeros > MOST_NONZEROS:
+        decided = _alone_each(graph, keys, joined, eight, variant, cold, cache, say)
+    else:
+        decided = _in_network(graph, keys, joined, variant, cache, say)
+    cache.save()
+    return decided
+
+
+def _in_network(
+    graph: Graph, keys: dict[int, str], joined: frozenset[int], variant: str, cache: _Cache, say: Say | None
+) -> dict[int, Decision]:
+    """Compare kernels that are about as fast alone in the running network. The result holds for this network only."""
+    layers = [keys.get(index, node.op) for index, node in enumerate(graph.nodes)]
+    network = hashlib.sha256(json.dumps([layers, graph.shapes]).encode()).hexdigest()[:24]
+    known = {index: decision for index, key in keys.items() if (decision := cache.get(key + network)) is not None}
+    if len(known) == len(keys):
+        return known
+    alone = _alone_each(graph, keys, joined, False, variant, True, cache, say)
+    if len(alone) < len(keys):
+        return alone
+    if say is not None:
+        say("comparing kernels in the network")
+    best = fastest(graph, variant, {index: (d.choice, *d.close) for index, d in alone.items()}, keys)
+    decided = {}
+    for index, decision in alone.items():
+        if best[index] != decision.choice:
+            why = f"{decision.why}; faster in the network than {decision.choice}"
+            decision = replace(decision, choice=best[index], why=why)
+        cache.put(keys[index] + network, decision)
+        decided[index] = decision
+    return decided
+
+
+def _alone_each(
+    graph: Graph, keys: dict[int, str], joined: frozenset[int], eight: bool, variant: str, cold: bool, cache: _Cache,
+    say: Say | None,
+) -> dict[int, Decision]:  # fmt: skip
     decided: dict[int, Decision] = {}
-    layers = [(index, node) for index, node in enumerate(graph.nodes) if _has_choices(graph, node, eight)]
-    for number, (index, node) in enumerate(layers, 1):
+    for number, (index, key) in enumerate(keys.items(), 1):
         if say is not None:
-            say(f"tuning layer {number} of {len(layers)}{' for batches' if eight else ''}")
-        key = layer_key(graph, node, eight, joined, cold)
+            say(f"tuning layer {number} of {len(keys)}{' for batches' if eight else ''}")
         decision = cache.get(key)
         if decision is None:
             try:
-                decision = _measure(*_alone(graph, node, joined), eight, variant, cold)
+                decision = measure(graph, graph.nodes[index], joined, eight, variant, cold)
             except Unsupported:
                 continue  # lowering the whole graph raises the same error, and reports it
             cache.put(key, decision)
         decided[index] = decision
-    cache.save()
     return decided
 
 
@@ -109,72 +130,6 @@ def layer_key(graph: Graph, node: Node, eight: bool, joined: frozenset[int] = fr
     alike = [v in joined for v in (*node.inputs, node.output)]
     known = json.dumps([node.op, shapes, attrs, weight.shape, density, eight, alike, cold], sort_keys=True)
     return hashlib.sha256(known.encode()).hexdigest()[:24]
-
-
-def _alone(graph: Graph, node: Node, joined: frozenset[int]) -> tuple[Graph, frozenset[int]]:
-    """A graph of this layer only, and which of its images have their rows joined.
-
-    Its input passes an activation, so that it lies in the engine's own layout.
-    """
-    alone = Graph()
-    inputs = [alone.value(graph.shapes[v]) for v in node.inputs]
-    alone.inputs = list(inputs)
-    source = alone.value(graph.shapes[node.inputs[0]])
-    alone.nodes.append(Node("activation", [inputs[0]], source, attrs={"activation": "none"}))
-    output = alone.value(graph.shapes[node.output])
-    alone.nodes.append(Node(node.op, [source, *inputs[1:]], output, "", node.attrs, node.arrays, node.weight))
-    alone.outputs = [output]
-    pairs = [*zip(node.inputs, inputs), (node.inputs[0], source), (node.output, output)]
-    return alone, frozenset(copy for original, copy in pairs if original in joined)
-
-
-class _Trial:
-    def __init__(
-        self, graph: Graph, joined: frozenset[int], eight: bool, variant: str, choice: Choice, packs: Packs
-    ) -> None:
-        self.lowered: Lowered = lower(graph, eight, variant, 1, {1: choice}, packs, joined=joined)
-        self.choice = self.lowered.choices[1]
-        # The layer, and copies of its input.
-        self.calls = [i for i, node in enumerate(self.lowered.of_node) if node == 1]
-        self.times: list[float] = []
-
-    def time(self, repeats: int, cold: bool) -> None:
-        self.times.append(sum(self.lowered.program.time(call, repeats, cold) for call in self.calls))
-
-    @property
-    def least(self) -> float:
-        return min(self.times)
-
-
-def _measure(graph: Graph, joined: frozenset[int], eight: bool, variant: str, cold: bool) -> Decision:
-    node = graph.nodes[1]
-    packs = Packs()
-    lowered = lower(graph, eight, variant, 1, packs=packs, joined=joined)
-    weight: Weight = node.kernel
-    groups, rows = node.attrs.get("groups", 1), lowered.rows[1]
-    offered = [lowered.choices[1], *candidates(weight, groups, rows, lanes(variant), jit_allowed())]
-    trials: dict[Choice, _Trial] = {}
-    for choice in offered:
-        trial = _Trial(graph, joined, eight, variant, choice, packs)
-        trials.setdefault(trial.choice, trial)
-    for _ in range(ROUNDS):
-        for trial in trials.values():
-            trial.time(1, cold)
-    ranked = sorted(trials.values(), key=lambda t: t.least)
-    final = ranked[:FINALISTS]
-    dense = next((t for t in ranked if t.choice.dense), None)
-    if dense is not None and dense not in final:
-        final.append(dense)
-    for _ in range(TRIES):  # interleaved, so that a slow phase of the machine affects all candidates
-        for trial in final:
-            trial.time(max(1, min(4, round(TURN / trial.least))), cold)
-    sparse = min((t for t in final if not t.choice.dense), key=lambda t: t.least, default=None)
-    if dense is None:
-        assert sparse is not None
-        return Decision(sparse.choice, sparse.least, None, "too sparse to try dense kernels")
-    if sparse is None or sparse.least > MARGIN * dense.least:
-        return Decision(dense.choice, dense.least, dense.least, "sparse is not 5 % faster")
-    return Decision(sparse.choice, sparse.least, dense.least, f"{dense.least / sparse.least:.2f} x faster than dense")
 
 
 def cpu_model() -> str:
@@ -209,7 +164,9 @@ class _Cache:
         try:
             raw = json.loads(self.path.read_text())
             return {
-                key: Decision(_choice(e["choice"]), *(e[k] for k in ("seconds", "dense_seconds", "why")))
+                key: Decision(
+                    _choice(e["choice"]), e["seconds"], e["dense_seconds"], e["why"], tuple(map(_choice, e["close"]))
+                )
                 for key, e in raw.items()
             }
         except (OSError, ValueError, TypeError, KeyError, AttributeError):

@@ -271,8 +271,12 @@ RP_API int rp_run_groups(rp_program*, const rp_copy* in, int64_t ins, const rp_c
                          int64_t workers);
 // Minimum seconds of one operator, run alone. cold: its weights are not in the caches, where the system can do that.
 RP_API double rp_time(rp_program*, int64_t index, int64_t repeats, int64_t cold);
-RP_API double rp_peak(const char* variant, int64_t threads);         // measured FMA peak, GFLOP/s
+RP_API double rp_peak(const char* variant, int64_t threads);         // of the widest vectors, GFLOP/s
 RP_API double rp_round_trip(int64_t turns);                           // seconds of a cache line between two threads
+// The CPUs out of those allowed on which `count` threads should run if the first is on `cpu`; 0 if anywhere. root: the
+// system's description of its CPUs.
+RP_API int64_t rp_near(const char* root, int64_t cpu, int64_t count, const int64_t* allowed, int64_t cpus,
+                       int64_t* near);
 RP_API void rp_free(rp_program*);
 // Memory with the code of a layer; null if the lists are invalid or this system does not allow generated code.
 RP_API void* rp_jit_new(const rp_taps*);

@@ -360,7 +360,7 @@ double rp_peak(const char* variant, int64_t threads) {
         double spent = seconds_since(start);
         if (spent < best) best = spent;
     }
-    return double(threads) * double(kTurns) * 12 * kLanes * 2 / best / 1e9;
+    return double(threads) * double(kTurns) * 12 * double(table->lanes) * 2 / best / 1e9;
 }
 
 double rp_round_trip(int64_t turns) {

@@ -19,7 +19,7 @@ struct Table {
     Task run[kKinds];
     // Why the parameters of an operator are invalid, or null.
     const char* (*check)(int64_t kind, const void* params, int64_t tasks, const Room& room);
-    float (*peak)(int64_t turns);  // 12 * 8 multiply-adds per turn
+    float (*peak)(int64_t turns);  // 12 * lanes multiply-adds per turn
 };
 
 }  // namespace rankprune

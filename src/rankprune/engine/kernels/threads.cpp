@@ -35,8 +35,12 @@ void Threads::run(int64_t count, const std::shared_ptr<Job>& job) {
         count_ = count;
         job_ = job;
         uint64_t turn = turn_.load(std::memory_order_relaxed);
-        for (; workers_ < count - 1; workers_++)
-            std::thread(&Threads::wait_for_jobs, this, workers_ + 1, turn).detach();
+        for (; workers_ < count - 1; workers_++) {
+            std::thread worker(&Threads::wait_for_jobs, this, workers_ + 1, turn);
+            cores_.add(worker);
+            worker.detach();
+        }
+        cores_.gather(count);
         turn_.store(turn + 1, std::memory_order_release);
     }
     wake_.notify_all();

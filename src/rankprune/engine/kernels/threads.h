@@ -7,6 +7,8 @@
 #include <mutex>
 #include <thread>
 
+#include "cores.h"
+
 namespace rankprune {
 
 // Work that any number of threads share. A thread that starts late, or is not scheduled, does not delay the others: it
@@ -29,6 +31,7 @@ class Threads {
     std::atomic<uint64_t> turn_{0};
     int64_t count_ = 0, workers_ = 0;
     std::shared_ptr<Job> job_;  // null between jobs
+    Cores cores_;
 };
 
 inline void pause() {

@@ -6,20 +6,28 @@
 #include "move.h"
 #include "phases.h"
 #include "planes.h"
+#include "vec16.h"
 
 namespace rankprune {
 namespace {
 
+#if defined(__AVX512F__)
+typedef Vec16 Widest;
+#else
+typedef Vec Widest;
+#endif
+
 // Twelve independent chains of multiply-adds, more than any core keeps in flight.
 static float peak_loop(int64_t turns) {
-    Vec s[12], a = Vec::of(0.999f), b = Vec::of(1e-3f);
-    RP_UNROLL for (int i = 0; i < 12; i++) s[i] = Vec::of(float(i));
+    Widest s[12], a = Widest::of(0.999f), b = Widest::of(1e-3f);
+    RP_UNROLL for (int i = 0; i < 12; i++) s[i] = Widest::of(float(i));
     for (int64_t t = 0; t < turns; t++) {
         RP_UNROLL for (int i = 0; i < 12; i++) s[i] = s[i] * a + b;
     }
-    Vec total = zero();
-    RP_UNROLL for (int i = 0; i < 12; i++) total = total + s[i];
-    return sum(total);
+    RP_UNROLL for (int i = 1; i < 12; i++) s[0] = s[0] + s[i];
+    float first[Widest::kFloats];
+    s[0].storeu(first);
+    return first[0];
 }
 
 static const char* check_operator(int64_t kind, const void* params, int64_t tasks, const Room& room) {
@@ -44,11 +52,7 @@ static const char* check_operator(int64_t kind, const void* params, int64_t task
 extern const Table RP_JOIN(table_, RP_VARIANT);
 const Table RP_JOIN(table_, RP_VARIANT) = {
     RP_STRING(RP_VARIANT),
-#if defined(__AVX512F__)
-    16,
-#else
-    kLanes,
-#endif
+    Widest::kFloats,
 #define RP_RUN(Name, FIELDS, name) run_##name,
     {RP_OPERATORS(RP_RUN)},
 #undef RP_RUN
