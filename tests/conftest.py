@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from rankprune.lab.data import load
+from rankprune.lab.data.fashion import read_fashion
 
 sys.path.insert(0, str(Path(__file__).parent))  # tests share tests/_nets.py
 
@@ -44,6 +49,18 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     subprocess.run([sys.executable, str(script), str(folder)], check=True, stdout=subprocess.DEVNULL)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _embedded_images_are_unpacked_once() -> Iterator[None]:
+    """Every training in this process reads them, and unpacking takes 0.3 s; nothing may change them."""
+    with pytest.MonkeyPatch.context() as patch:
+        once = functools.cache(load.read_fashion)
+        patch.setattr(load, "read_fashion", once)
+        yield
+        if once.cache_info().currsize:
+            fresh = read_fashion()
+            assert all(torch.equal(getattr(once(), key), value) for key, value in vars(fresh).items())
 
 
 @pytest.fixture(autouse=True)
