@@ -87,6 +87,16 @@ def shorten(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def percent(share: float, digits: int = 2) -> str:
+    """Return a share as a percentage: "98.50 %".
+
+    Args:
+        share: A number from 0 to 1.
+        digits: Digits after the point.
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 def one_line(error: object, limit: int = 160) -> str:
     """Return a message on one line and no longer than ``limit`` characters, for the middle of an error sentence.
 

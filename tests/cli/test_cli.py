@@ -237,7 +237,10 @@ def test_compare_and_sweep(runs: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "fashion-random-95" in table
 
 
-def test_a_sweep_with_a_failed_run_is_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_with_a_failed_run_is_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rankprune.lab.sweep.sweep.make_runner", lambda *_: HereRunner())  # the test before starts processes
     file = tmp_path / "sweep.yaml"
     file.write_text("recipes: [fashion-dense]\noverrides: [optimizer.lr=1e30, epochs=2]\n")
     assert main(["sweep", str(file), *TINY[1:], "--out", str(tmp_path)]) == 1

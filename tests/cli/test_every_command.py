@@ -15,6 +15,10 @@ NET = """
 from torch import nn
 def make(num_classes=10):
     return nn.Sequential(nn.Conv2d(1, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, num_classes))
+def raises():
+    raise RuntimeError("no luck")
+def number():
+    return 3
 class Pair(nn.Module):
     def __init__(self):
         super().__init__()
@@ -71,6 +75,13 @@ CASES = [
     ("train", "train fashion-dense --model absent.py:make", 2, "no file absent.py"),
     ("train", "train fashion-dense --model net.py:mak", 2, "did you mean 'make'?"),
     ("train", "train fashion-dense model.name=net.py:other", 2, "--model net.py:other"),
+    ("train", "train fashion-dense --model net.py:raises", 2, "net.py:raises raised RuntimeError: no luck"),
+    ("train", "train fashion-dense --model net.py:number", 2, "net.py:number returned 'int'"),
+    ("train", "train net.py:make", 2, "name a recipe and write --model net.py:make"),
+    # What it prints as the next command, and what that and others need to open the run.
+    ("train", f"train fashion-dense {TINY} --model net.py:make --out own", 0, "--model net.py:make"),
+    ("compare", "compare own --latency --model net.py:make", 0, "ms engine"),
+    ("figures", "figures own --model net.py:make --out drawn", 0, "layers.png"),
     ("train", "train cifar10-cpu-vgg-gmp-90", 2, "data.download"),
     ("train", f"train fashion-dense {TINY} --out file", 2, "is a file"),
     ("train", f"train fashion-dense {TINY} --out /proc/nowhere", 2, "cannot be written"),

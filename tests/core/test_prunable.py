@@ -61,7 +61,7 @@ def test_the_sparsity_of_the_whole_model_stands_beside_that_of_the_prunable_part
     assert (report.total, report.parameters) == (prunable, everything)
     assert report.parameters == sum(p.numel() for p in model.parameters())
     assert report.model_sparsity == pytest.approx(prunable / 2 / everything)
-    assert f"{prunable / 2 / everything:.4%}" in str(report)
+    assert f"{50 * prunable / everything:.4f} %" in str(report)
 
 
 def test_include_adds_embeddings_and_bare_parameters() -> None:

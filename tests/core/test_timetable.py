@@ -98,7 +98,7 @@ def test_the_sparsifier_shows_its_timetable() -> None:
     assert (magnitude.updates, magnitude.settled) == (0, 200)
     assert (gmp.updates, gmp.first, gmp.last, gmp.reached, gmp.settled) == (181, 1, 181, 181, 19)
     assert repr(sp) == (
-        f"Sparsifier(step 3 of 200, target sparsity {sp.target:.4%})\n"
+        f"Sparsifier(step 3 of 200, target sparsity {100 * sp.target:.4f} %)\n"
         "  rigl: 29 mask updates from step 5 to 145, every 5; final sparsity from the start; "
         "the final masks train for 55 of 200 steps\n"
         "  magnitude: pruned at attach; all 200 steps train the final masks\n"

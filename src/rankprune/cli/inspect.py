@@ -22,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
         The exit code.
     """
     if args.command == "compare":
+        allow(args.model)
         runs = read_results(args.runs, note)
         if args.latency:
             measure_all([run.folder for run in runs], note)

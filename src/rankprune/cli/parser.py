@@ -198,16 +198,16 @@ def build_parser() -> argparse.ArgumentParser:
     compare = command("compare", "a table of finished runs", _COMPARE, "inspect")
     compare.add_argument("runs", metavar="RUN", nargs="+", help="a run folder, or a folder of run folders")
     compare.add_argument("--latency", action="store_true", help="measure the latency of runs that have none yet")
+    _model(compare, "your own model, if the runs trained one")
 
     report = command("report", "an HTML page about runs", _REPORT, "report")
     watch = command("watch", "the page while a run trains", _WATCH, "report")
     figures = command("figures", "figures of runs for papers", _FIGURES, "report")
     for reader in (report, watch, figures):
         reader.add_argument("runs", metavar="RUN", nargs="+", help="a run folder, or a folder of run folders")
+        _model(reader, "your own model, if the runs trained one")
     report.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
     report.add_argument("--engine", action="store_true", help="measure each run and its layers on the engine")
-    for reader in (report, watch):
-        _model(reader, "your own model, if the runs trained one")
     watch.add_argument("--host", default="127.0.0.1", metavar="H", help="a loopback address (default: %(default)s)")
     watch.add_argument("--port", type=int, default=8765, metavar="N", help="0: any free port (default: %(default)s)")
     figures.add_argument("--out", default="figures", metavar="DIR", help="output folder (default: %(default)s)")

@@ -69,5 +69,6 @@ def _figures(args: argparse.Namespace) -> int:
     from rankprune.lab.report.figures import write_figures
 
     out = Path(check_folder(args.out))
+    allow(args.model)
     files = [str(path) for path in write_figures(Collector(args.runs).collect(note), out)]
     return emit(args.json, files, "\n".join(files))

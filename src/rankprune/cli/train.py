@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from rankprune.lab.models.user_code import names_user_code
 from rankprune.lab.recipes.load import load_recipe
 from rankprune.lab.report.compare import FinishedRun, comparison
 from rankprune.lab.training import smoke, train
@@ -32,5 +33,6 @@ def run(args: argparse.Namespace) -> int:
     run = FinishedRun(outcome.folder, outcome.result)
     done = "was finished before" if outcome.finished_before else "is finished"
     lines = [comparison([run]), "", f"The run {done}: {outcome.folder}"]
-    lines += [f"Its latency: rankprune compare --latency {outcome.folder}"] * (run.latency is None)
+    own = f" --model {recipe.model.name}" if names_user_code(recipe.model.name) else ""
+    lines += [f"Its latency: rankprune compare --latency {outcome.folder}{own}"] * (run.latency is None)
     return emit(args.json, {"finished_before": outcome.finished_before, **run.to_dict()}, "\n".join(lines))

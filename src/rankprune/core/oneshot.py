@@ -74,7 +74,8 @@ def prune(
         warnings.warn(warning, stacklevel=3)
     zeros = report.kept - sum(layer.count(layer.weight) for layer in group.layers)
     if zeros:
-        warnings.warn(f"{zeros:,} of the {report.kept:,} weights that stay were 0 before: it is sparser", stacklevel=3)
+        already = f"{zeros:,} of the {report.kept:,} weights kept are 0, because the model was sparser than that before"
+        warnings.warn(already, stacklevel=3)
     return report
 
 

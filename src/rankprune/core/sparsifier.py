@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rankprune._util import percent
 from rankprune.openmp import limit_spinning_late
 
 from . import checkpoint as _checkpoint
@@ -145,13 +146,14 @@ class Sparsifier:
         return [group.timetable() for group in self.groups]
 
     def __repr__(self) -> str:
-        head = f"Sparsifier(step {self.step:,} of {self.groups[0].total_steps:,}, target sparsity {self.target:.4%})"
+        steps = f"step {self.step:,} of {self.groups[0].total_steps:,}"
+        head = f"Sparsifier({steps}, target sparsity {percent(self.target, 4)})"
         return "\n".join([head, *(f"  {entry}" for entry in self.timetable)])
 
     def summary(self) -> Report:
         """Weights kept per layer, and what is left out and why; prints as a table."""
-        title = f"step {self.step} of {self.groups[0].total_steps}, target sparsity {self.target:.4%}"
-        title += f", explored {self.explored:.2%}" if self.explored is not None else ""
+        title = f"step {self.step} of {self.groups[0].total_steps}, target sparsity {percent(self.target, 4)}"
+        title += f", explored {percent(self.explored)}" if self.explored is not None else ""
         return make_report(self.groups, self.left_out, title)
 
     # -- what a user does -------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rankprune._util import percent
+
 
 @dataclass(frozen=True)
 class LayerCount:
@@ -93,12 +95,12 @@ class Report:
         return 1.0 - self.kept / self.total
 
     def __str__(self) -> str:
-        rows = [(x.name, "×".join(map(str, x.shape)), f"{x.kept:,}", f"{x.total:,}", f"{x.sparsity:.2%}", x.method)
+        rows = [(x.name, "×".join(map(str, x.shape)), f"{x.kept:,}", f"{x.total:,}", percent(x.sparsity), x.method)
                 for x in self.layers]  # fmt: skip
-        rows.append(("all prunable weights", "", f"{self.kept:,}", f"{self.total:,}", f"{self.sparsity:.4%}", ""))
+        rows.append(("all prunable weights", "", f"{self.kept:,}", f"{self.total:,}", percent(self.sparsity, 4), ""))
         if self.parameters:
             cut = self.total - self.kept
-            whole = (f"{self.parameters - cut:,}", f"{self.parameters:,}", f"{self.model_sparsity:.4%}")
+            whole = (f"{self.parameters - cut:,}", f"{self.parameters:,}", percent(self.model_sparsity, 4))
             rows.append(("all parameters of the model", "", *whole, ""))
         lines = table(("weight", "shape", "kept", "of", "sparsity", "method"), rows)
         notes = [f"left out: {self._sized(name)} ({reason})" for name, reason in self.left_out.items()]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from rankprune._util import percent
 from rankprune.prunable import weights_of
 
 from .matching import structural_rank
@@ -54,7 +55,7 @@ class RankProfile:
         for r in self.rows:
             shape = "x".join(map(str, r.shape))
             lines.append(
-                f"{r.name:<{width}}  {shape:>18}  {r.nonzeros:>10}  {r.density:>8.2%}  {r.full_rank:>8}  "
+                f"{r.name:<{width}}  {shape:>18}  {r.nonzeros:>10}  {percent(r.density):>8}  {r.full_rank:>8}  "
                 f"{r.exact_rank:>6}  {r.delta_rank:>9}  {r.effective_rank:>9.1f}  {r.structural_rank:>10}  "
                 f"{r.dead_rows:>9}"
             )

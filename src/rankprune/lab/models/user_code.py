@@ -103,9 +103,13 @@ def _builder(name: str, factory: Callable[..., Any]) -> Builder:
     def build(num_classes: int, in_channels: int, **kwargs: Any) -> nn.Module:
         wanted = {"num_classes": num_classes, "in_channels": in_channels}
         given = {key: value for key, value in wanted.items() if takes_all or key in parameters}
-        model = factory(**given, **kwargs)
+        try:
+            model = factory(**given, **kwargs)
+        except Exception as error:  # whatever the user's code raises
+            reason = f"{type(error).__name__}: {one_line(error, 200)}"
+            raise ModelError(f"{name} raised {reason}: fix it and try again.") from error
         if not isinstance(model, nn.Module):
-            raise ModelError(f"{name} returns a {type(model).__name__} and not a torch.nn.Module: return the model.")
+            raise ModelError(f"{name} returned {type(model).__name__!r} and not a torch.nn.Module: return the model.")
         return model
 
     return build

@@ -69,6 +69,8 @@ def raw(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if path.suffix not in (".yaml", ".yml"):
         close = closest(name, list_recipes())
         way_out = f"did you mean {close!r}?" if close else "`rankprune recipes` lists them, and a path ends in .yaml."
+        if ":" in name:
+            way_out = f"to train a model, name a recipe and write --model {name} after it."
         raise RecipeError(f"There is no recipe {name!r}: {way_out}")
     own = yaml_file.read(path)
     base = own.pop("base", None)
