@@ -96,6 +96,13 @@ def test_layers_that_are_alike_share_the_kernel_with_the_least_sum(monkeypatch):
     assert best == {0: TALL, 1: TALL, 2: WIDE}
 
 
+def test_a_network_with_values_too_large_for_several_programs_keeps_its_kernels(monkeypatch):
+    monkeypatch.setattr(in_network, "_in_turns", lambda graph, programs: pytest.fail("was run"))
+    monkeypatch.setattr(in_network, "MOST_BYTES", 3 * 16 * 64 * 4)
+    offered = {0: (NARROW, TALL)}
+    assert in_network.fastest(network(16, 16), best_variant(), offered, {0: "a"}) == {0: NARROW}
+
+
 def test_core_seconds_with_one_and_two_threads_count(monkeypatch):
     """A kernel that is slightly slower on one thread is taken if two threads share it better."""
     graph, measured = network(16, 16), iter([np.array([[1.0], [1.05]]), np.array([[0.6], [0.5]])])
@@ -134,7 +141,7 @@ def test_every_layer_is_timed_in_every_program_with_its_kernel(monkeypatch):
     monkeypatch.setattr(in_network, "default_threads", lambda: 4)
     found = in_network.fastest(graph, best_variant(), {0: (NARROW, TALL, WIDE), 1: (TALL,)}, {0: "a", 1: "b"})
     each = [{0: NARROW, 1: TALL}, {0: TALL, 1: TALL}, {0: WIDE, 1: TALL}]
-    assert plans == [(threads, plan) for threads in (1, 2) for plan in each]
+    assert plans == [(1, each[0]), *((threads, plan) for threads in (1, 2) for plan in each)]
     assert found[0] in (NARROW, TALL, WIDE)
     assert found[1] == TALL
     times = in_network._in_turns(graph, [lower(graph, False, best_variant(), 1)])

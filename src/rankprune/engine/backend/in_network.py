@@ -15,7 +15,8 @@ from .lowering import Lowered, lower
 from .packs import Packs
 
 ROUNDS = 10  # timings of each program; the minimum of each layer counts
-PATIENCE = 1.5  # seconds after which no further round with a number of threads begins
+PATIENCE = 0.6  # seconds after which no further round with a number of threads begins
+MOST_BYTES = 1 << 30  # of the values of all programs together
 MARGIN = 0.98  # another kernel must take at most this fraction of the first one's time
 
 
@@ -44,12 +45,12 @@ def fastest(
         alike: A name for each layer, the same for layers that are alike.
 
     Returns:
-        The kernel of each layer.
+        The kernel of each layer; the first ones if the values of all programs would take too much memory.
     """
-    count = max(map(len, offered.values()))
-    if count == 1:
-        return {node: choices[0] for node, choices in offered.items()}
+    count, first = max(map(len, offered.values())), {node: choices[0] for node, choices in offered.items()}
     packs = Packs()
+    if count == 1 or 4 * count * lower(graph, False, variant, 1, first, packs).arena > MOST_BYTES:
+        return first
     plans = [{node: choices[min(i, len(choices) - 1)] for node, choices in offered.items()} for i in range(count)]
     seconds = np.zeros((count, len(graph.nodes)))
     for threads in thread_counts():
@@ -81,6 +82,6 @@ def _in_turns(graph: Graph, programs: Sequence[Lowered]) -> np.ndarray:
             if turn:  # the first one touches the memory for the first time
                 each = np.bincount(nodes[nodes >= 0], spent[nodes >= 0], len(graph.nodes))
                 np.minimum(least, each, out=least)
-        if turn > 2 and time.perf_counter() - began > PATIENCE:
+        if turn > 1 and time.perf_counter() - began > PATIENCE:
             break
     return best
