@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from rankprune import compile
-from rankprune.engine.backend.engine import default_threads
+from rankprune.engine.backend.cores import default_threads
 from rankprune.engine.program import torch_threads
 from rankprune.lab.bench.benchmark import ours, turns
 from rankprune.lab.bench.peers import PEERS

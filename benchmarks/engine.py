@@ -20,7 +20,7 @@ from torch import nn
 from _busy import busy
 from rankprune import prune
 from rankprune.engine.backend import native
-from rankprune.engine.backend.engine import default_threads
+from rankprune.engine.backend.cores import default_threads
 from rankprune.engine.backend.selfcheck import best_variant
 from rankprune.engine.backend.tuning import cpu_model
 from rankprune.flops import count

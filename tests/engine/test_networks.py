@@ -15,7 +15,7 @@ from torch import nn
 
 import rankprune as rp
 from rankprune.engine import runtime
-from rankprune.engine.backend.engine import default_threads
+from rankprune.engine.backend.cores import default_threads
 from rankprune.engine.compile import Compiled
 from rankprune.lab.models import create_model
 

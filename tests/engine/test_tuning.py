@@ -90,9 +90,36 @@ def test_layers_that_are_alike_share_the_kernel_with_the_least_sum(monkeypatch):
     graph = network(16, 16, 16, 16)
     times = np.array([[1.0, 1.0, 1.0], [0.7, 1.1, 0.99], [1.2, 1.1, 0.97]])  # (programs, nodes)
     monkeypatch.setattr(in_network, "_in_turns", lambda graph, programs: times)
+    monkeypatch.setattr(in_network, "default_threads", lambda: 1)
     offered = {0: (NARROW, TALL, WIDE), 1: (NARROW, TALL, WIDE), 2: (NARROW, TALL, WIDE)}
     best = in_network.fastest(graph, best_variant(), offered, {0: "a", 1: "a", 2: "b"})
     assert best == {0: TALL, 1: TALL, 2: WIDE}
+
+
+def test_a_network_with_values_too_large_for_several_programs_keeps_its_kernels(monkeypatch):
+    monkeypatch.setattr(in_network, "_in_turns", lambda graph, programs: pytest.fail("was run"))
+    monkeypatch.setattr(in_network, "MOST_BYTES", 3 * 16 * 64 * 4)
+    offered = {0: (NARROW, TALL)}
+    assert in_network.fastest(network(16, 16), best_variant(), offered, {0: "a"}) == {0: NARROW}
+
+
+def test_core_seconds_with_one_and_two_threads_count(monkeypatch):
+    """A kernel that is slightly slower on one thread is taken if two threads share it better."""
+    graph, measured = network(16, 16), iter([np.array([[1.0], [1.05]]), np.array([[0.6], [0.5]])])
+    monkeypatch.setattr(in_network, "_in_turns", lambda graph, programs: next(measured))
+    monkeypatch.setattr(in_network, "default_threads", lambda: 2)
+    assert in_network.fastest(graph, best_variant(), {0: (NARROW, TALL)}, {0: "a"}) == {0: TALL}
+    measured = iter([np.array([[1.0], [1.05]])])
+    monkeypatch.setattr(in_network, "default_threads", lambda: 1)
+    assert in_network.fastest(graph, best_variant(), {0: (NARROW, TALL)}, {0: "a"}) == {0: NARROW}
+
+
+def test_what_was_measured_with_one_core_is_not_taken_with_two(measured, monkeypatch):
+    graph, variant = network(32, 48), best_variant()
+    for cores, networks in ((1, 1), (2, 2), (3, 2), (1, 2)):
+        monkeypatch.setattr(in_network, "default_threads", lambda cores=cores: cores)
+        tuning.tune(graph, False, variant)
+        assert measured == {"alone": 1, "networks": networks}
 
 
 def test_the_first_kernel_stays_unless_another_is_clearly_faster(monkeypatch):
@@ -107,12 +134,14 @@ def test_every_layer_is_timed_in_every_program_with_its_kernel(monkeypatch):
     lower = in_network.lower
 
     def lowered(*args):
-        plans.append(args[4])
+        plans.append((args[3], args[4]))
         return lower(*args)
 
     monkeypatch.setattr(in_network, "lower", lowered)
+    monkeypatch.setattr(in_network, "default_threads", lambda: 4)
     found = in_network.fastest(graph, best_variant(), {0: (NARROW, TALL, WIDE), 1: (TALL,)}, {0: "a", 1: "b"})
-    assert plans == [{0: NARROW, 1: TALL}, {0: TALL, 1: TALL}, {0: WIDE, 1: TALL}]
+    each = [{0: NARROW, 1: TALL}, {0: TALL, 1: TALL}, {0: WIDE, 1: TALL}]
+    assert plans == [(1, each[0]), *((threads, plan) for threads in (1, 2) for plan in each)]
     assert found[0] in (NARROW, TALL, WIDE)
     assert found[1] == TALL
     times = in_network._in_turns(graph, [lower(graph, False, best_variant(), 1)])

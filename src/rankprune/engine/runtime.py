@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rankprune.engine.backend.engine import Engine, default_threads
+from rankprune.engine.backend.cores import default_threads
+from rankprune.engine.backend.engine import Engine
 from rankprune.engine.graph.graph import Unsupported
 from rankprune.engine.graph.limits import Limits, TooLarge
 

@@ -126,13 +126,13 @@ def measure(graph: Graph, node: Node, joined: frozenset[int], eight: bool, varia
 
 
 def _decision(best: _Trial, trials: Iterable[_Trial], dense_seconds: float | None, why: str) -> Decision:
-    """Besides the best kernel, the next ones of each kind that are about as fast, and the tallest with code: small
-    heights seem faster alone, where nobody loads the code of the first chunk into the caches beforehand."""
-    near = [t for t in trials if t.least <= CLOSE * best.least and t.choice.dense == best.choice.dense]
-    near.sort(key=lambda t: t.least)
+    """Add the next kernels of each kind that are about as fast, and the tallest with code however slow it is: alone,
+    code comes from memory, while in the network the layer before has begun to load it."""
+    alike = sorted((t for t in trials if t.choice.dense == best.choice.dense), key=lambda t: t.least)
+    near = [t for t in alike if t.least <= CLOSE * best.least]
     lists = [t.choice for t in near if not t.choice.jit]
     code = [t.choice for t in near if t.choice.jit]
-    tallest = sorted(code, key=lambda choice: -choice.height)[:1]
+    tallest = sorted((t.choice for t in alike if t.choice.jit), key=lambda choice: -choice.height)[:1]
     close = dict.fromkeys([*tallest, *lists[:1], *code[:2], *lists[1:3]])
     close.pop(best.choice, None)
     return Decision(best.choice, best.least, dense_seconds, why, tuple(close)[:MOST_CLOSE])

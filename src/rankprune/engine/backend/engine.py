@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from rankprune.engine.graph.graph import Graph, Unsupported
 from rankprune.engine.graph.limits import Limits
 
 from .choice import KernelPlan
+from .cores import default_threads
 from .lowering import Lowered, lower
 from .native import kernel_constant
 from .packs import Packs
@@ -21,11 +21,6 @@ from .selfcheck import best_variant
 
 MIN_IMAGES_FOR_EIGHT = 5  # fewer images run one at a time
 CACHE_BYTES = 4 << 20  # by default, eight images run at once if their largest value fits in this
-
-
-def default_threads() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def thread_count(threads: int | None) -> int:

@@ -17,7 +17,7 @@ from .alone import Decision, measure
 from .build import warn_unwritable
 from .choice import Choice
 from .generated import jit_allowed
-from .in_network import fastest
+from .in_network import fastest, thread_counts
 from .joined import joined_values
 from .native import VERSION, cache_folder, lanes
 
@@ -66,7 +66,7 @@ def _in_network(
 ) -> dict[int, Decision]:
     """Compare kernels that are about as fast alone in the running network. The result holds for this network only."""
     layers = [keys.get(index, node.op) for index, node in enumerate(graph.nodes)]
-    network = hashlib.sha256(json.dumps([layers, graph.shapes]).encode()).hexdigest()[:24]
+    network = hashlib.sha256(json.dumps([layers, graph.shapes, thread_counts()]).encode()).hexdigest()[:24]
     known = {index: decision for index, key in keys.items() if (decision := cache.get(key + network)) is not None}
     if len(known) == len(keys):
         return known

@@ -16,7 +16,7 @@ from torch import nn
 
 from rankprune import flops, rank
 from rankprune.core.oneshot import prune
-from rankprune.engine.backend.engine import default_threads
+from rankprune.engine.backend.cores import default_threads
 from rankprune.engine.compile import compile
 from rankprune.engine.program import torch_threads
 from rankprune.lab.bench.benchmark import ours, pinned, turns
