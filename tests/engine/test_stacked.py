@@ -62,6 +62,13 @@ def network(channels: int, *strides: int, last: nn.Module | None = None) -> nn.M
     return made
 
 
+def pooled_first(channels: int) -> nn.Module:
+    """Its last layers begin with a 3x3 with a stride."""
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 5)]
+    convolutions = [layer(channels, 40, 3, 2), nn.ReLU(), layer(40, 40, 3)]
+    return nn.Sequential(nn.MaxPool2d(2), *convolutions, *head)
+
+
 def engine_of(fast) -> Engine:
     (native_part,) = fast.program.natives
     return native_part.engine
@@ -79,6 +86,8 @@ def numbers(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
         (36, (2, 1), (28, 28), None),  # images of 7x7, which begin anywhere in a vector
         (34, (1, 1), (22, 30), None),
         (32, (2, 2, 1), (64, 40), None),  # 3x3 with a stride among the last layers
+        (36, (2, 1), (30, 30), None),  # 15x15, which a stride of 2 does not divide evenly
+        (32, (1,), (56, 56), pooled_first(32)),
         (33, (1, 2), (52, 20), nn.ReLU()),  # its result is an image
         (32, (1,), (18, 14), nn.Sequential(nn.Hardswish(), nn.Conv2d(32, 9, 1))),
     ],

@@ -62,7 +62,7 @@ class Engine:
         variant: The instruction set; by default the best one of this CPU.
         eight: Batches run eight images at once; by default if their values fit in the cache. If they do not, the last
             layers run for several images at once where that can save time (`stacked.py`).
-        limits: Limits of memory and work; a program for eight images that exceeds them is not used.
+        limits: Limits of memory and work; a program for several images that exceeds them is not used.
 
     Raises:
         Unsupported: The kernels cannot run the graph.
