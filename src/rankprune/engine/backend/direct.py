@@ -53,7 +53,7 @@ class Window:
     masks: Masks
 
 
-def direct_window(graph: Graph, node: Node, lanes: int, jit: bool) -> Window | None:
+def direct_window(graph: Graph, node: Node, lanes: int, jit: bool, images: int = 1) -> Window | None:
     """Return how a convolution reads its input if it needs no shifted copies.
 
     Args:
@@ -61,6 +61,7 @@ def direct_window(graph: Graph, node: Node, lanes: int, jit: bool) -> Window | N
         node: The node.
         lanes: Floats of the widest vectors.
         jit: Code may be generated.
+        images: Images that lie one below the other in each value.
 
     Returns:
         The window; None for another node, or if the convolution needs copies.
@@ -83,18 +84,22 @@ def direct_window(graph: Graph, node: Node, lanes: int, jit: bool) -> Window | N
     channel = odd_lines(len(phases) * apart)
     near = shift @ [out[2], 1]
     offsets = which.reshape(-1) * apart + near
-    masks = _masks(taps, stride, shape, out) if len(taps) <= LARGEST else None
+    masks = _masks(taps, stride, shape, out, images) if len(taps) <= LARGEST else None
     # The floats of two channels must lie so far apart that an offset belongs to one channel and tap alone.
     if masks is None or np.abs(near).max() > joined_margin(out) or np.ptp(offsets) >= channel:
         return None
     return Window(np.ascontiguousarray(phases, np.int64), apart, channel, offsets.reshape(weight.shape[2:]), masks)
 
 
-def _masks(taps: np.ndarray, stride: list[int], shape: tuple[int, ...], out: tuple[int, ...]) -> Masks | None:
+def _masks(
+    taps: np.ndarray, stride: list[int], shape: tuple[int, ...], out: tuple[int, ...], images: int
+) -> Masks | None:
     """The masks of a window; None if it needs too many."""
     pixel = np.arange(-(-out[1] * out[2] // PIXELS) * PIXELS)
-    place = np.stack(np.divmod(pixel, out[2]), -1) * stride + taps[:, None]  # (taps, pixels, 2) in the input
-    within = ((place >= 0) & (place < shape[1:])).all(-1) | (pixel >= out[1] * out[2])
+    y, x = np.divmod(pixel, out[2])
+    place = np.stack([y % (out[1] // images), x], -1) * stride + taps[:, None]  # (taps, pixels, 2) in its input image
+    inside = (place >= 0) & (place < [shape[1] // images, shape[2]])
+    within = inside.all(-1) | (pixel >= out[1] * out[2])
     # Each row as one value, compared byte by byte. With axis=0 NumPy makes a field of every pixel: 1.4 s for 500 x 500.
     rows = np.ascontiguousarray(within).view(f"V{within.shape[1]}").reshape(-1)
     _, first, numbers = np.unique(rows, return_index=True, return_inverse=True)

@@ -21,6 +21,8 @@ from .selfcheck import best_variant
 
 MIN_IMAGES_FOR_EIGHT = 5  # fewer images run one at a time
 CACHE_BYTES = 4 << 20  # by default, eight images run at once if their largest value fits in this
+TOGETHER = 4  # images whose last layers run at once, in a batch that has as many for each core
+MARGIN = 0.98  # of the time of single images, which a layout that holds the weights once more may take at most
 
 
 def thread_count(threads: int | None) -> int:
@@ -53,8 +55,9 @@ class Engine:
         threads: Number of threads; by default the cores that this process may use.
         kernels: The kernel of each layer; layers without one get a default.
         variant: The instruction set; by default the best one of this CPU.
-        eight: Batches run eight images at once; by default if their values fit in the cache.
-        limits: Limits of memory and work; a program for eight images that exceeds them is not used.
+        eight: Batches run eight images at once; by default if their values fit in the cache. If they do not, the last
+            layers run for several images at once where that can save time (`stacked.py`).
+        limits: Limits of memory and work; a program for several images that exceeds them is not used.
 
     Raises:
         Unsupported: The kernels cannot run the graph.
@@ -71,36 +74,40 @@ class Engine:
         self.kernels = kernels if kernels is not None else KernelPlan({}, {})
         largest = max(math.prod(shape) for shape in graph.shapes)
         self.eight = 8 * 4 * largest <= CACHE_BYTES if eight is None else eight
+        self.images = 1 if self.eight else TOGETHER
         self._packs = Packs()
         self._limits = limits
-        self._lowered: dict[tuple[bool, int], Lowered | None] = {}
+        self._lowered: dict[tuple[bool, int, int], Lowered | None] = {}
         self._lock = threading.Lock()
         first = self.lowered(False)
         assert first is not None
         self.graph = graph.with_weights(first.packed)
 
-    def lowered(self, eight: bool, threads: int | None = None) -> Lowered | None:
+    def lowered(self, eight: bool, threads: int | None = None, images: int = 1) -> Lowered | None:
         """Return the program of a layout, lowered when first needed.
 
         Args:
             eight: Eight images at once, or one.
             threads: Number of threads; by default the engine's.
+            images: Images whose last layers run at once.
 
         Returns:
-            The program; None if the graph cannot run eight images at once.
+            The program; None if the graph cannot run several images at once in this way.
         """
-        key = eight, threads or self.threads
+        key = eight, images, threads or self.threads
         with self._lock:
             if key not in self._lowered:
                 # Programs for other numbers of threads use the first one's kernels, to share its packed weights.
                 choices = self.kernels.of(eight)
-                first = self._lowered.get((eight, self.threads))
+                first = self._lowered.get((eight, images, self.threads))
                 if first is not None:
                     choices = {**first.choices, **choices}
                 try:
-                    program = lower(self.graph, eight, self.variant, key[1], choices, self._packs, self._limits)
+                    program = lower(
+                        self.graph, eight, self.variant, key[2], choices, self._packs, self._limits, images=images
+                    )
                 except Unsupported:
-                    if not eight:
+                    if not eight and images == 1:
                         raise
                     program = None
                 self._lowered[key] = program
@@ -123,16 +130,24 @@ class Engine:
         results = [np.empty((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.outputs]
         done = 0
         while done < batch:
-            eight = self.eight and batch - done >= MIN_IMAGES_FOR_EIGHT and self.lowered(True) is not None
-            size = 8 if eight else 1
+            eight, images = self._layout(batch, batch - done)
+            size = 8 if eight else images
             # Whole groups run one per thread; the remaining images run with all threads on each group.
             groups = (batch - done) // size // self.threads * self.threads if self.threads > 1 else 1
-            lowered = self.lowered(eight, 1 if groups > 1 else None)
+            lowered = self.lowered(eight, 1 if groups > 1 else None, images)
             assert lowered is not None
             count = size * groups if groups > 1 else min(size, batch - done)
             self._group(lowered, arrays, results, done, count, groups)
             done += count
         return results
+
+    def _layout(self, batch: int, left: int) -> tuple[bool, int]:
+        """Whether the next images of a batch run eight at once, or the last layers of how many; the same for any
+        number of threads."""
+        if left >= MIN_IMAGES_FOR_EIGHT and self.eight and self.lowered(True) is not None:
+            return True, 1
+        many = left >= self.images and batch >= max(MIN_IMAGES_FOR_EIGHT, self.images * default_threads())
+        return False, self.images if many and self.lowered(False, images=self.images) is not None else 1
 
     def _group(
         self, lowered: Lowered, inputs: list[np.ndarray], outputs: list[np.ndarray], first: int, count: int,
@@ -187,22 +202,34 @@ class Engine:
         return [np.zeros((batch, *self.graph.shapes[v]), np.float32) for v in self.graph.inputs]
 
     def choose_layout(self, batch: int, tries: int = 3) -> None:
-        """Measure whether a batch runs faster eight images at once, and use the faster layout from now on.
+        """Measure in which layout a batch runs fastest, and use that layout from now on.
 
         Args:
             batch: Number of images.
             tries: Number of timings per layout.
         """
         inputs = self.blank(batch)
-        best = {False: math.inf, True: math.inf}
+        best = dict.fromkeys(((False, 1), (True, 1), (False, TOGETHER)), math.inf)
         for turn in range(1 + tries):
-            for eight in best:
-                self.eight = eight
+            for self.eight, self.images in list(best):
+                if turn == 0 and self._layout(batch, batch) != (self.eight, self.images):
+                    del best[self.eight, self.images]
+                    continue
                 start = time.perf_counter()
                 self(inputs)
                 if turn:  # the first round lowers the programs
-                    best[eight] = min(best[eight], time.perf_counter() - start)
-        self.eight = best[True] < 0.95 * best[False]
+                    key = self.eight, self.images
+                    best[key] = min(best[key], time.perf_counter() - start)
+        chosen = min(best, key=lambda layout: best[layout])
+        self.eight, self.images = chosen if best[chosen] < MARGIN * best[False, 1] else (False, 1)
+        self._forget({(False, 1), (self.eight, self.images)})
+
+    def _forget(self, used: set[tuple[bool, int]]) -> None:
+        """Free the programs and packed weights of all other layouts."""
+        with self._lock:
+            self._lowered = {key: lowered for key, lowered in self._lowered.items() if key[:2] in used}
+            programs = [lowered.program for lowered in self._lowered.values() if lowered is not None]
+            self._packs.keep({address for program in programs for address in program.arrays()})
 
     def weight_bytes(self) -> int:
         """Return the bytes of all constants that the graph and its programs so far hold, each counted once."""

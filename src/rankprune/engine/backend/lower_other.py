@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from rankprune.engine.graph.graph import Node, Unsupported
@@ -111,20 +113,22 @@ def mean(state: Lowering, node: Node) -> None:
     shape = state.graph.shapes[node.inputs[0]]
     if len(shape) == 2 and state.eight:
         raise Unsupported("a mean of tokens needs one image at a time")
-    _, target = state.output(node.output)
+    out, target = state.output(node.output)
     if len(shape) == 2:  # each row of 8 tokens, or of 8 pixels, is treated as a block of 8 columns
         slabs, slab, rows, width = layout.rows, LANES, 1, shape[0]
     elif layout.joined:
-        slabs, slab, rows, width = layout.rows, LANES, 1, shape[1] * shape[2]
+        width = shape[1] * shape[2] // state.images
+        slabs, slab, rows = -(-width // LANES), LANES, 1
     else:
         slabs, slab, rows, width = layout.slabs, layout.slab, layout.rows, shape[2]
-    state.call(
-        lambda: Mean(
-            View(source.at + layout.origin, slab, layout.channel), target.at, LANES if state.eight else 1, slabs,
-            layout.channels, rows, width, state.eight,
-        ),
-        layout.channels, [source, target],
-    )  # fmt: skip
+    step = out.channel if len(out.shape) == 2 else LANES if state.eight else 1
+
+    def params(image: int) -> Mean:
+        view = View(source.at + layout.origin + image * width, slab, layout.channel)
+        return Mean(view, target.at + image, step, slabs, layout.channels, rows, width, state.eight)
+
+    for image in range(state.images):
+        state.call(partial(params, image), layout.channels, [source, target])
 
 
 HANDLERS = {"linear": linear, "layernorm": layernorm, "mean": mean}

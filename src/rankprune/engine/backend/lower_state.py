@@ -14,9 +14,10 @@ from rankprune.engine.graph.limits import Meter
 
 from .arena import Buffer
 from .choice import Choice
+from .direct import Masks
 from .layout import Layout, eight_images, joined_rows, one_image
 from .move import FLOATS, INTO_LANES, move
-from .native import LANES, Params, fields
+from .native import LANES, Params, View, fields
 from .packs import Packs
 from .window_layout import among_planes, frame
 
@@ -42,6 +43,27 @@ class Call:
     arrays: Sequence[np.ndarray]
 
 
+@dataclass(frozen=True)
+class Source:
+    """What a layer multiplies.
+
+    Attributes:
+        buffer: Where it is.
+        view: Offset of its first number in the buffer, and strides.
+        taps: Offset of each tap of the window, in floats, (kh, kw).
+        step: Rows between the inputs of two successive rows of the result.
+        in_slabs: It is in slabs of 8 columns, wherever the result goes.
+        masks: Which taps reach beyond the edges; None if the edges are filled.
+    """
+
+    buffer: Buffer
+    view: View
+    taps: np.ndarray = field(default_factory=lambda: np.zeros((1, 1), np.int64))
+    step: int = 1
+    in_slabs: bool = False
+    masks: Masks | None = None
+
+
 class Generated(NamedTuple):
     """Code that was generated for a layer."""
 
@@ -64,6 +86,9 @@ class Lowering:
         packs: Packed weights to share with other programs.
         meter: Counts memory and work against the limits.
         joined: Images whose rows follow one another, instead of slabs of 8 columns.
+        images: Images that lie one below the other in the values of the current node.
+        handed: What convolutions read that the stride divided image by image, by the index of their node.
+        moving: Buffers in which each image has its own part, and the floats of one image.
         calls: The kernel calls so far.
         of_node: Index of the node of each call; -1 for inputs and outputs.
         buffers: All buffers of the arena.
@@ -88,6 +113,9 @@ class Lowering:
     packs: Packs
     meter: Meter
     joined: frozenset[int]
+    images: int = 1
+    handed: dict[int, Source] = field(default_factory=dict)
+    moving: list[tuple[Buffer, int]] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     of_node: list[int] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
@@ -119,6 +147,16 @@ class Lowering:
         buffer = Buffer(size + LANES, step, step)
         self.buffers.append(buffer)
         return buffer
+
+    def each_image(self, buffer: Buffer, floats: int) -> None:
+        """Give each image its own part of a buffer; the calls so far are repeated for every image.
+
+        Args:
+            buffer: The buffer, which is then in use from the first call on.
+            floats: Floats between two images.
+        """
+        buffer.first = 0
+        self.moving.append((buffer, floats))
 
     def call(
         self, params: Callable[[], Params], tasks: int, uses: Sequence[Buffer], arrays: Sequence[np.ndarray] = (),

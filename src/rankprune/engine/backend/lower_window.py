@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from rankprune.engine.graph.graph import Node
+from rankprune.engine.graph.graph import Node, Unsupported
 from rankprune.engine.graph.planes import PlaneSet
 
 from .arena import Buffer
 from .direct import direct_window
 from .layout import joined_margin, odd_lines
-from .lower_state import Lowering
-from .multiply import Source, as_it_lies, choose, multiply
+from .lower_state import Lowering, Source
+from .multiply import as_it_lies, choose, multiply
 from .native import LANES, Params, View, fields, kernel_constant
 from .window_layout import plane_stride, planes_of
 
@@ -106,51 +106,81 @@ def conv(state: Lowering, node: Node) -> None:
         return multiply(state, node, Source(source, view, taps, stride[1]))
     if kernel == [1, 1] and stride == [1, 1] and pad == [0, 0]:
         return multiply(state, node, as_it_lies(state, node))
-    return multiply(state, node, _direct(state, node) or _copied(state, node, kernel))
+    handed = state.handed.get(state.node)
+    return multiply(state, node, handed or _direct(state, node, value) or _copied(state, node, kernel, value))
 
 
-def _direct(state: Lowering, node: Node) -> Source | None:
+def hand_over(state: Lowering, node: Node, value: int) -> Source:
+    """Divide an image by the stride of a convolution that reads several images; this is called for one of them.
+
+    Args:
+        state: The state of the lowering.
+        node: The convolution.
+        value: The image.
+
+    Returns:
+        What the convolution reads. The image that the call divides is the first in it.
+    """
+    return _direct(state, node, value) or _copied(state, node, list(node.kernel.shape[2:]), value)
+
+
+def _direct(state: Lowering, node: Node, value: int) -> Source | None:
     """The input where it lies or divided by the stride, if code is generated for the layer and its result is joined."""
-    value, out = node.inputs[0], node.output
-    window = direct_window(state.graph, node, state.lanes, state.jit)
+    window = direct_window(state.graph, node, state.lanes, state.jit, state.images)
     strided = node.attrs["stride"] != [1, 1]
-    if window is None or out not in state.joined or not (strided or value in state.joined):
+    if window is None or node.output not in state.joined or not (strided or value in state.joined):
         return None
-    layout, buffer = state.input(value)
-    rows = state.layout_of(out, None).rows
+    rows = state.layout_of(node.output, None).rows
     if not choose(state, node, rows, window.channel, LANES).jit:
         return None
-    view = View(layout.origin, layout.slab, layout.channel)
     if strided:
-        buffer, view = _divided(state, node, window.phases, window.apart, window.channel)
+        buffer, view = divided(state, value, node.attrs["stride"], window.phases, window.apart, window.channel)
+    else:
+        layout, buffer = state.input(value)
+        view = View(layout.origin, layout.slab, layout.channel)
     return Source(buffer, view, window.taps, masks=window.masks)
 
 
-def _divided(state: Lowering, node: Node, phases: np.ndarray, apart: int, channel: int) -> tuple[Buffer, View]:
-    """The images that the stride divides the input into, with joined rows: their buffer, and the place of the first."""
-    value, (stride_y, stride_x) = node.inputs[0], node.attrs["stride"]
+def divided(
+    state: Lowering, value: int, stride: list[int], phases: np.ndarray, apart: int, channel: int
+) -> tuple[Buffer, View]:
+    """Divide an image by a stride, into images with joined rows.
+
+    Args:
+        state: The state of the lowering.
+        value: The image.
+        stride: Rows and columns between two pixels of a part.
+        phases: First row and column of each part, (phases, 2).
+        apart: Floats between the parts of a channel.
+        channel: Floats between two channels.
+
+    Returns:
+        The buffer of the parts, and the place of the first.
+    """
     channels, height, width = state.graph.shapes[value]
-    _, rows, columns = state.graph.shapes[node.output]
+    rows, columns = -(-height // stride[0]), -(-width // stride[1])
     layout, source = state.input(value)
     margin = joined_margin((channels, rows, columns))
     target = state.buffer(2 * margin + channels * channel)
     state.call(
         lambda: Phases(
             layout.view(source.at), layout.joined, channels, height, width, View(target.at + margin, apart, channel),
-            stride_y, stride_x, rows, columns, len(phases), phases.ctypes.data,
+            *stride, rows, columns, len(phases), phases.ctypes.data,
         ),
         -(-channels // kernel_constant("kPlaneChannels")), [source, target], [phases], channels * len(phases) * apart,
     )  # fmt: skip
     return target, View(margin, channels * channel, channel)
 
 
-def _copied(state: Lowering, node: Node, kernel: list[int]) -> Source:
+def _copied(state: Lowering, node: Node, kernel: list[int], value: int) -> Source:
     """Copies of the input, shifted so that each tap reads aligned rows."""
-    value, out = node.inputs[0], state.graph.shapes[node.output]
+    out = state.graph.shapes[node.output]
     channels = state.graph.shapes[value][0]
     if node.output in state.joined and kernel == [1, 1] and node.attrs["padding"] == [0, 0]:
         apart = odd_lines(out[1] * out[2])
-        return Source(*_divided(state, node, np.zeros((1, 2), np.int64), apart, apart))
+        return Source(*divided(state, value, node.attrs["stride"], np.zeros((1, 2), np.int64), apart, apart))
+    if state.images > 1:
+        raise Unsupported("a window over several images needs generated code")
     planes = planes_of(state.graph, state.meter, node, kernel)
     params, source = planes_params(state, node, planes, 0.0)
     chan = plane_stride(planes)

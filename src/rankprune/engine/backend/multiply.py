@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,9 +10,8 @@ from rankprune.engine.graph.graph import Node, Unsupported
 
 from .arena import Buffer
 from .choice import Choice, fit
-from .direct import Masks
 from .layout import Layout
-from .lower_state import Generated, Lowering
+from .lower_state import Generated, Lowering, Source
 from .native import LANES, Active, Params, View, fields
 from .packing import Packed, packing_bytes
 from .packs import PackedWeight
@@ -36,27 +35,6 @@ class JitConv(Params):
         "View in, out, res; int64_t columns, slabs, rows, channels; Active activation;"
         "int64_t height, groups, by_group; Bytes code; Shorts masks; Longs splits; Bytes next; int64_t next_chunks"
     )
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a layer multiplies.
-
-    Attributes:
-        buffer: Where it is.
-        view: Offset of its first number in the buffer, and strides.
-        taps: Offset of each tap of the window, in floats, (kh, kw).
-        step: Rows between the inputs of two successive rows of the result.
-        in_slabs: It is in slabs of 8 columns, wherever the result goes.
-        masks: Which taps reach beyond the edges; None if the edges are filled.
-    """
-
-    buffer: Buffer
-    view: View
-    taps: np.ndarray = field(default_factory=lambda: np.zeros((1, 1), np.int64))
-    step: int = 1
-    in_slabs: bool = False
-    masks: Masks | None = None
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,8 @@ class Packs:
         Returns:
             The arrays.
         """
-        key = (node, taps.tobytes(), channel, choice.width, choice.block, choice.dense, masks is None)
+        numbers = None if masks is None else masks.tobytes()
+        key = (node, taps.tobytes(), channel, choice.width, choice.block, choice.dense, numbers)
         if key not in self._packed:
             self._packed[key] = pack(weight, taps, channel, groups, choice, masks)
         return self._packed[key]
@@ -65,6 +66,15 @@ class Packs:
             masks = [] if packed.masks is None else [packed.masks]
             self._code[key] = Code(outputs, width, residual, relu, arrays + masks)
         return np.asarray(self._code[key])
+
+    def keep(self, addresses: set[int]) -> None:
+        """Forget all weights but those whose values lie at certain addresses.
+
+        Args:
+            addresses: The addresses.
+        """
+        self._packed = {key: p for key, p in self._packed.items() if p.values.ctypes.data in addresses}
+        self._code = {at: code for at, code in self._code.items() if at in addresses}
 
 
 class PackedWeight(Weight):

@@ -179,7 +179,7 @@ static void check_mean(Checker& check, const Mean& p, int64_t tasks) {
     check.need(between(0, p.out_chan, kFar), "a negative stride");
     if (check.wrong) return;
     check.tasks(p.channels, tasks);
-    check.view(p.in, p.slabs, p.channels, Wide(p.rows) * kLanes);
+    check.view(p.in, p.slabs, p.channels, Wide(p.rows) * kLanes, false);
     check.span(p.at, Wide(p.channels - 1) * p.out_chan + (p.images ? kLanes : 1), p.images != 0);
     check.need(!p.images || p.out_chan % kLanes == 0, "a stride that is not aligned");
     check.need(p.images || parts_of(p.width, kLanes) == p.slabs, "columns that are not those of its slabs");
