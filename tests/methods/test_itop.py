@@ -43,7 +43,7 @@ def test_explored_by_hand() -> None:
         assert line.mask == [0, 1, place]
         shares.append(line.sp.explored)
     assert shares == pytest.approx([4 / 6, 5 / 6, 5 / 6])
-    assert "explored 83.33%" in str(line.sp.summary())
+    assert "explored 83.33 %" in str(line.sp.summary())
 
 
 @pytest.mark.parametrize("name", ["rigl", "set", "svite", "snfs", "dsr", "east"])
