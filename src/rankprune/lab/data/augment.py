@@ -16,6 +16,8 @@ from rankprune._util import need
 
 from .errors import DataError
 
+CPU = torch.device("cpu")
+
 
 class Crops(NamedTuple):
     """For each image of a batch, the corner of its crop in the padded image and whether it is flipped; each (N,)."""
@@ -100,13 +102,18 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return images.float().sub_(255 * mean.view(-1, 1, 1)).div_(255 * std.view(-1, 1, 1))
 
 
-def reseed(seed: int) -> None:
+def reseed(seed: int, device: torch.device = CPU) -> None:
     """Seed the global generators of torch, NumPy and Python, which libraries draw from.
 
     Args:
         seed: The seed.
+        device: Where the training runs. On a CPU the generators of GPUs are left alone: `torch.manual_seed` keeps a
+            stack trace for each of them, which takes longer than an optimizer step of a small network.
     """
-    torch.manual_seed(seed)
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
@@ -122,9 +129,7 @@ def seeded(seed: int) -> Iterator[None]:
         Nothing.
     """
     states = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would also initialize CUDA in each worker
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
+    reseed(seed)
     try:
         yield
     finally:

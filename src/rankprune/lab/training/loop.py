@@ -120,7 +120,7 @@ class Loop:
         for batch in range(p.batch, batches):
             images, labels = self._next(source, interrupt)
             # Dropout and mixup draw different numbers on each process.
-            reseed(seed_of(task.recipe.seed, p.epoch, batch, 1 + self.world.rank))
+            reseed(seed_of(task.recipe.seed, p.epoch, batch, 1 + self.world.rank), task.device)
             last = not (batch + 1) % accumulate or batch + 1 == batches
             size = min(accumulate, batches - batch // accumulate * accumulate)
             self._between_steps = False
