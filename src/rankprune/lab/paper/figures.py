@@ -34,6 +34,8 @@ Curves = Mapping[str, Sequence[Point]]
 # Figures of the long regime: task, sparsity, epochs (None: the recipe's 40), and what the axis says of them.
 _REGIMES = {
     "long": ("cifar10-long-vgg-half", 99.0, None, "half-width VGG,\n99 %, 40 epochs"),
+    "long-99.5": ("cifar10-long-vgg-half", 99.5, None, "half-width VGG,\n99.5 %, 40 epochs"),
+    "long-99.9": ("cifar10-long-vgg-half", 99.9, None, "half-width VGG,\n99.9 %, 40 epochs"),
     "long-vgg": ("cifar10-long-vgg", 99.5, None, "small VGG,\n99.5 %, 40 epochs"),
     "long-quarter": ("cifar10-long-vgg", 99.5, 10, "small VGG,\n99.5 %, 10 epochs"),
 }
@@ -105,8 +107,8 @@ def _long(evidence: Evidence) -> Iterator[tuple[str, Callable[[Any], None]]]:
 
 def _dress_ratio(axes: Any, name: str, caption: str) -> None:
     axes.set(xlabel=f"rank / task gradient\n({caption})", ylabel=name)
-    axes.set_xscale("symlog", linthresh=0.3, base=10)
-    axes.set_xticks([0, 0.3, 1, 3], ["0", "0.3", "1", "3"])
+    axes.set_xscale("symlog", linthresh=0.1, base=10)
+    axes.set_xticks([0, 0.1, 0.3, 1, 3], ["0", "0.1", "0.3", "1", "3"])
     axes.minorticks_off()
 
 
