@@ -14,9 +14,9 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 # What must be in the output, beside an exit code of 0.
 PROMISES = {
-    "plain_loop": r"all prunable weights +58,664 +1,173,280 +95\.0000%[\s\S]*file: \d[\s\S]*weights [\d.]+ MB -> ",
+    "plain_loop": r"all prunable weights +58,664 +1,173,280 +95\.0000 %[\s\S]*file: \d[\s\S]*weights [\d.]+ MB -> ",
     "lightning_fit": r"step 92: [\s\S]*step 184: [\s\S]*sparsity 95\.00%[\s\S]*58,664 +1,173,280",
-    "hugging_face": r"'sparsity'[\s\S]*accuracy [\d.]+%[\s\S]*80\.0\d\d\d%",
+    "hugging_face": r"'sparsity'[\s\S]*accuracy [\d.]+%[\s\S]*80\.0\d\d\d %",
     "torchrun": r"58,664 +1,173,280[\s\S]*masks on 2 ranks: (\w{16}), \1\n",
     "distillation": r"(seed \d: teacher .*\n){3}gain by distillation: \+[\d.]+ points, least \+",  # it wins on every seed
     "prune_my_checkpoint": r"pruned to 95\.00%[\s\S]*bytes before, [\d,]+ after",
