@@ -72,7 +72,7 @@ def accuracy(figure: Figure) -> None:
         above = {"textcoords": "offset points", "ha": "center", "color": colour_of(method)}
         axes.annotate(f"{mean:.1f}", (mean, y), (0, 5), **above)
     axes.set_yticks(range(len(found)), [name for _, _, name, _ in sorted(found)])
-    axes.set(title=TITLE, xlim=(min(found)[0] - 1, 100 * dense + 0.5), ylim=(-0.6, len(found) - 0.2))
+    axes.set(title=TITLE, xlim=(min(found)[0] - 2, 100 * dense + 0.5), ylim=(-0.6, len(found) - 0.2))
     axes.grid(axis="y", visible=False)
 
 
